@@ -50,6 +50,14 @@ def test_it_counts_as_a_dict_does(steps: list[tuple[str, list[int]]]) -> None:
         assert len(owed) == len(model)
 
 
+def test_an_entry_named_twice_is_removed_once_and_was_not_missing() -> None:
+    for count in (1, TOGETHER_MIN):
+        owed = EntryCounts()
+        owed.add(range(count), None)
+        assert owed.pop_all([*range(count), 0]) == (count, [])
+        assert not owed
+
+
 def owed_of(harness: Harness, name: str = "s") -> Shared:
     delivery = subscription_of(harness, name).dispatcher
     assert isinstance(delivery, Shared)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from penstock.core.checksum import seal
 from penstock.wire import metadata
 from penstock.wire.errors import ProtocolError
+from penstock.wire.plain_keys import plain_keys
 from tests.wire.frames import entry_body
 
 
@@ -82,6 +83,35 @@ def test_routing_reads_what_protobuf_reads(about: dict[str, Any], sequence_id: i
     elif decoded.HasField("partition_key"):
         key = decoded.partition_key.encode()
     assert metadata.routing(memoryview(entry)) == (key, max(decoded.deliver_at_time, 0))
+    for data in (b"lead" + entry + b"tail", memoryview(b"lead" + entry + b"tail")):
+        assert plain_keys(data, [4], [len(entry)], [0])[0] in {None, key}
+
+
+@given(
+    key=st.text(max_size=40),
+    about=st.fixed_dictionaries(
+        {},
+        optional={
+            "uncompressed_size": st.integers(0, 2**32 - 1),
+            "num_messages_in_batch": st.integers(0, 2**31 - 1),
+            "event_time": st.integers(0, 2**64 - 1),
+            "partition_key_b64_encoded": st.just(False),
+        },
+    ),
+    sequence_id=st.integers(0, 2**63 - 1),
+)
+def test_keys_as_clients_write_them_are_plain(key: str, about: dict[str, Any], sequence_id: int) -> None:
+    entry = seal(entry_body(b"", sequence_id=sequence_id, partition_key=key, **about))
+    assert plain_keys(entry, [0], [len(entry)], [0]) == [None if len(key.encode()) > 127 else key.encode()]
+
+
+@given(written=st.binary(max_size=60), at=st.integers(0, 30), other=st.binary(max_size=4), cut=st.integers(0, 40))
+def test_a_key_that_is_plain_is_the_one_that_routing_finds(written: bytes, at: int, other: bytes, cut: int) -> None:
+    usual = entry_body(b"", partition_key="the key", num_messages_in_batch=3)
+    for body in (struct.pack(">I", len(written)) + written, usual[: 4 + at] + other + usual[4 + at + len(other) :]):
+        entry = seal(body)[: len(seal(body)) - cut]
+        if len(entry) > 10:
+            assert plain_keys(entry, [0], [len(entry)], [0])[0] in {None, metadata.routing(entry).key}
 
 
 def test_a_key_in_base64_is_the_bytes_it_stands_for() -> None:

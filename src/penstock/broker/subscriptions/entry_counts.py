@@ -92,17 +92,14 @@ class EntryCounts:
 
     def pop_all(self, entry_ids: Sequence[int]) -> tuple[int, list[int]]:
         """Remove entries; returns the sum of their numbers, and the entries that were missing."""
-        if len(entry_ids) < TOGETHER_MIN and not self._digits:
-            entries, foreign = self._entries, []
-            for entry_id in entry_ids:
-                if entry_id in entries:
-                    entries.discard(entry_id)
-                else:
-                    foreign.append(entry_id)
-            return len(entry_ids) - len(foreign), foreign
         if len(entry_ids) < TOGETHER_MIN:
-            numbers = [self.pop(entry_id) for entry_id in entry_ids]
-            return sum(numbers), [one for one, number in zip(entry_ids, numbers, strict=True) if not number]
+            entries, before = self._entries, len(self._entries)
+            foreign = [entry_id for entry_id in entry_ids if entry_id not in entries]
+            if self._digits:
+                return sum(map(self.pop, entry_ids)), foreign
+            for entry_id in entry_ids:
+                entries.discard(entry_id)
+            return before - len(entries), foreign
         wanted = BitMap64(entry_ids)
         found = wanted & self._entries
         total = len(found)

@@ -19,7 +19,7 @@ from penstock.core.errors import ConsumerAssignFailed
 from penstock.core.hashing import sticky_hash, sticky_hashes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 SLOTS: Final = 65_536
 # Cached key hashes, because hashing takes some microseconds: at most 7 MB.
@@ -49,9 +49,17 @@ AUTO_SPLIT: Final = KeySharing()
 
 
 class Selector(Protocol[C]):
-    """Assigns slots to consumers."""
+    """Assigns slots to consumers.
+
+    Attributes:
+        version: differs after each change of consumers.
+    """
+
+    version: int
 
     def slot(self, key_hash: int) -> int: ...
+
+    def slots(self, hashes: Sequence[int]) -> list[int]: ...
 
     def add(self, consumer: C, name: str) -> None:
         """Add a consumer. Raises ConsumerAssignFailed."""
@@ -61,6 +69,9 @@ class Selector(Protocol[C]):
 
     def select(self, slot: int) -> C | None:
         """The consumer of a slot, or None."""
+
+    def select_each(self, slots: Sequence[int]) -> list[C | None]:
+        """The consumer of each slot, or None."""
 
     def ranges(self) -> list[tuple[int, int, C]]:
         """First slot, last slot and consumer of each range, ascending."""
@@ -74,6 +85,12 @@ def _remembered_hash(key: bytes) -> int:
 def hash_of(key: bytes) -> int:
     """A key's hash; hashes of short keys are cached."""
     return _remembered_hash(key) if len(key) <= KEY_BYTES_CACHED else sticky_hash(key)
+
+
+def hashes_of(keys: Iterable[bytes]) -> list[int]:
+    """The hashes of many keys."""
+    remembered = _remembered_hash
+    return [remembered(key) if len(key) <= KEY_BYTES_CACHED else sticky_hash(key) for key in keys]
 
 
 def slot_of(key: bytes) -> int:
@@ -94,6 +111,7 @@ class HashRing(Generic[C]):
     """
 
     def __init__(self, points: int) -> None:
+        self.version = 0
         self._points_each = points
         self._points = array("H")  # ascending; at equal points in order of arrival
         self._owners: list[C] = []  # of the point with the same index
@@ -103,7 +121,11 @@ class HashRing(Generic[C]):
     def slot(self, key_hash: int) -> int:
         return key_hash % (SLOTS - 1) + 1
 
+    def slots(self, hashes: Sequence[int]) -> list[int]:
+        return [key_hash % (SLOTS - 1) + 1 for key_hash in hashes]
+
     def add(self, consumer: C, name: str) -> None:
+        self.version += 1
         taken = {number for _, other, number, _ in self._members.values() if other == name}
         number = next(candidate for candidate in range(len(taken) + 1) if candidate not in taken)
         points = _points_of(name, number, self._points_each)
@@ -118,6 +140,7 @@ class HashRing(Generic[C]):
         member = self._members.pop(id(consumer), None)
         if member is None:
             return
+        self.version += 1
         for point in member[3]:
             index = bisect_left(self._points, point)
             while self._owners[index] is not consumer:
@@ -129,6 +152,13 @@ class HashRing(Generic[C]):
             return None
         index = bisect_left(self._points, slot)
         return self._owners[index if index < len(self._points) else 0]
+
+    def select_each(self, slots: Sequence[int]) -> list[C | None]:
+        points = self._points
+        if not points:
+            return [None] * len(slots)
+        owners = [*self._owners, self._owners[0]]
+        return [owners[bisect_left(points, slot)] for slot in slots]
 
     def ranges(self) -> list[tuple[int, int, C]]:
         """Ranges of slots; adjacent ones of one consumer are joined."""
@@ -154,11 +184,15 @@ class RangeHalving(Generic[C]):
     """Each consumer has one range: a new one takes the lower half of the widest; a removed one's range is merged."""
 
     def __init__(self) -> None:
+        self.version = 0
         self._ends: list[int] = []
         self._owners: list[C] = []  # of the range that ends at the same index
 
     def slot(self, key_hash: int) -> int:
         return key_hash % SLOTS or 1
+
+    def slots(self, hashes: Sequence[int]) -> list[int]:
+        return [key_hash % SLOTS or 1 for key_hash in hashes]
 
     def add(self, consumer: C, name: str) -> None:  # noqa: ARG002 - names do not matter here
         """Add a consumer.
@@ -167,6 +201,7 @@ class RangeHalving(Generic[C]):
             ConsumerAssignFailed: no range can be halved any more.
         """
         if not self._ends:
+            self.version += 1
             self._ends, self._owners = [SLOTS], [consumer]
             return
         widths = [end - start for start, end in zip([0, *self._ends], self._ends, strict=False)]
@@ -175,6 +210,7 @@ class RangeHalving(Generic[C]):
             raise ConsumerAssignFailed(
                 f"No more range can assigned to new consumer, assigned consumers {len(self._ends)}"
             )
+        self.version += 1
         self._ends.insert(index, self._ends[index] - widths[index] // 2)
         self._owners.insert(index, consumer)
 
@@ -182,6 +218,7 @@ class RangeHalving(Generic[C]):
         """Remove a consumer: its range goes to the next one above, that of the last one to the next one below."""
         for index, owner in enumerate(self._owners):
             if owner is consumer:
+                self.version += 1
                 del self._owners[index]
                 # The end of the topmost range stays, and the range below grows to it.
                 del self._ends[index - 1 if index == len(self._owners) and index else index]
@@ -189,6 +226,9 @@ class RangeHalving(Generic[C]):
 
     def select(self, slot: int) -> C | None:
         return self._owners[bisect_left(self._ends, slot)] if self._ends else None
+
+    def select_each(self, slots: Sequence[int]) -> list[C | None]:
+        return [self.select(slot) for slot in slots]
 
     def ranges(self) -> list[tuple[int, int, C]]:
         """The range of each consumer. The last one's end is one above the last slot, as Pulsar shows it."""
@@ -200,11 +240,15 @@ class StickyRanges(Generic[C]):
     """Consumers own the ranges that they requested; other slots have no consumer."""
 
     def __init__(self) -> None:
+        self.version = 0
         self._starts: list[int] = []
         self._ranges: list[tuple[int, int, C]] = []
 
     def slot(self, key_hash: int) -> int:
         return key_hash % SLOTS or 1
+
+    def slots(self, hashes: Sequence[int]) -> list[int]:
+        return [key_hash % SLOTS or 1 for key_hash in hashes]
 
     def conflicting(self, ranges: Sequence[tuple[int, int]]) -> list[C]:
         """The consumers whose ranges overlap these, each once. Call `check_ranges` with `ranges` before.
@@ -231,6 +275,7 @@ class StickyRanges(Generic[C]):
         others = self.conflicting(ranges)
         if others:
             raise ConsumerAssignFailed(f"Range conflict with consumer {others[0]}")
+        self.version += 1
         self._ranges = sorted([*self._ranges, *((*ends, consumer) for ends in ranges)], key=lambda range_: range_[0])
         self._starts = [start for start, _, _ in self._ranges]
 
@@ -239,6 +284,7 @@ class StickyRanges(Generic[C]):
         raise ConsumerAssignFailed(f"Ranges for KeyShared policy must not be empty: consumer {name!r} of {consumer}")
 
     def remove(self, consumer: C) -> None:
+        self.version += 1
         self._ranges = [range_ for range_ in self._ranges if range_[2] is not consumer]
         self._starts = [start for start, _, _ in self._ranges]
 
@@ -248,6 +294,9 @@ class StickyRanges(Generic[C]):
             return None
         _, end, consumer = self._ranges[index]
         return consumer if slot <= end else None
+
+    def select_each(self, slots: Sequence[int]) -> list[C | None]:
+        return [self.select(slot) for slot in slots]
 
     def ranges(self) -> list[tuple[int, int, C]]:
         return list(self._ranges)

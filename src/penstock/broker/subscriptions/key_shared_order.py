@@ -35,12 +35,13 @@ class Draining(NamedTuple):
 
 
 class _Holder(Generic[C]):
-    """The consumer that holds entries of a slot, and how many."""
+    """The consumer that holds entries of a slot, how many, and the selector's version when it got the first one."""
 
-    __slots__ = ("consumer", "entries")
+    __slots__ = ("consumer", "entries", "version")
 
-    def __init__(self, consumer: C) -> None:
+    def __init__(self, consumer: C, version: int) -> None:
         self.consumer = consumer
+        self.version = version
         self.entries = 0
 
 
@@ -133,14 +134,28 @@ class KeyOrder(Generic[C]):
             room: messages that each consumer may be sent; reduced by what is planned.
         """
         rows_of: dict[C, list[int]] = {}
-        for row, slot in enumerate(slots):
-            consumer = None if self.in_order and slot in self._heaps else self._receiver(slot, room)
-            if consumer is None:
+        held, holders, heaps, in_order = self._held, self._holders, self._heaps, self.in_order
+        version = self.selector.version
+        # Budget: 0.9 µs per entry on one core.
+        for row, (slot, consumer) in enumerate(zip(slots, self.selector.select_each(slots), strict=True)):
+            holder = holders.get(slot)
+            if (
+                consumer is None
+                or (in_order and (slot in heaps or (holder is not None and holder.consumer is not consumer)))
+                or room.get(consumer, 0) <= 0
+            ):
                 self.wait(entry_ids[row], slot)
                 continue
-            self._take(consumer, entry_ids[row], slot)
+            held[entry_ids[row]] = slot
+            if holder is None or holder.consumer is not consumer:  # the latter only out of order
+                holder = holders[slot] = _Holder(consumer, version)
+            holder.entries += 1
             room[consumer] -= 1 if messages is None else messages[row]
-            rows_of.setdefault(consumer, []).append(row)
+            rows = rows_of.get(consumer)
+            if rows is None:
+                rows_of[consumer] = [row]
+            else:
+                rows.append(row)
         return rows_of
 
     def plan_waiting(
@@ -167,7 +182,7 @@ class KeyOrder(Generic[C]):
         self._held[entry_id] = slot
         holder = self._holders.get(slot)
         if holder is None or holder.consumer is not consumer:  # the latter only out of order
-            holder = self._holders[slot] = _Holder(consumer)
+            holder = self._holders[slot] = _Holder(consumer, self.selector.version)
         holder.entries += 1
 
     def release(self, consumer: C, entry_ids: Iterable[int], *, again: bool) -> bool:
@@ -176,20 +191,21 @@ class KeyOrder(Generic[C]):
         Returns True if entries that waited for it can be sent now.
         """
         freed = False
+        held, holders, heaps, version = self._held, self._holders, self._heaps, self.selector.version
         for entry_id in entry_ids:
-            slot = self._held.pop(entry_id, None)
+            slot = held.pop(entry_id, None)
             if slot is None:
                 continue
             if again:
                 self.wait(entry_id, slot)
-            holder = self._holders.get(slot)
+            holder = holders.get(slot)
             if holder is None or holder.consumer is not consumer:
                 continue
             holder.entries -= 1
             if not holder.entries:
-                del self._holders[slot]
-                freed = freed or slot in self._heaps
-                if self.selector.select(slot) is not consumer:
+                del holders[slot]
+                freed = freed or slot in heaps
+                if holder.version != version and self.selector.select(slot) is not consumer:
                     self.cleared[id(consumer)] = self.cleared.get(id(consumer), 0) + 1
         return freed or again
 

@@ -280,6 +280,7 @@ class Shared(Dispatcher):
         if self.redeliveries:
             self.redeliveries.pop_all(entry_ids)
             self.charge()
+        self._settled(consumer, entry_ids if not foreign else without(entry_ids, foreign))
 
     def _settle_elsewhere(self, entry_ids: Iterable[int]) -> None:
         """Remove acknowledged entries that are pending with another consumer, or wait."""
@@ -303,7 +304,7 @@ class Shared(Dispatcher):
         self._subtract_unacked(consumer, messages)
         self._settled(consumer, entry_ids)
 
-    def _settled(self, consumer: Consumer, entry_ids: list[int]) -> None:
+    def _settled(self, consumer: Consumer, entry_ids: Sequence[int]) -> None:
         """Hook: these acknowledgements of a consumer are no longer pending."""
 
     def acknowledged_in_part(self, consumer: Consumer, entry_id: int, wanted: int | None) -> None:
@@ -354,3 +355,8 @@ class Shared(Dispatcher):
     @property
     def unacked(self) -> int:
         return self._unacked
+
+
+def without(entry_ids: Sequence[int], others: Iterable[int]) -> list[int]:
+    left_out = set(others)
+    return [entry_id for entry_id in entry_ids if entry_id not in left_out]
