@@ -51,6 +51,7 @@ class Plan:
     producers: int = 1
     connections: int = 1
     subscriptions: int = 0
+    policies: Mapping[str, object] = field(default_factory=dict)  # of the namespace; with any, a new one
     backlog_per_s: int = 0  # entries that the tool's mode "backlog" publishes first, for every second of the load
     cold: bool = False  # the broker is restarted and its page cache dropped between backlog and catch-up
 
@@ -68,6 +69,77 @@ PUBLISH: Final = "publish"
 TAIL: Final = "tail"
 CATCH_UP: Final = "catch-up"
 LATENCY: Final = "latency"
+
+# What many of something cost, at a rate that both brokers reach.
+MEAN = "mean ms"
+AT_RATE = (MEAN, P99)
+CROWDS: tuple[Plan, ...] = tuple(
+    Plan(tool="crowd", mode="drive", **each)  # type: ignore[arg-type]
+    for each in (
+        {
+            "name": "paced-20k",
+            "text": "20,000 msg/s end to end on one topic",
+            "options": {"rate": 20_000},
+            "figures": AT_RATE,
+        },
+        {
+            "name": "tls-20k",
+            "text": "20,000 msg/s end to end with TLS",
+            "options": {"rate": 20_000},
+            "figures": AT_RATE,
+            "setup": TLS,
+        },
+        {
+            "name": "64-partitions-20k",
+            "text": "20,000 msg/s over 64 partitions",
+            "options": {"rate": 20_000, "topics": 64, "partitioned": True},
+            "figures": AT_RATE,
+        },
+        {
+            "name": "64-partitions",
+            "text": "64 partitions at full speed",
+            "options": {"topics": 64, "partitioned": True},
+            "figures": (RATE,),
+            "window": 5_000,
+        },
+        {
+            "name": "1000-consumers-20k",
+            "text": "20,000 msg/s to 1,000 consumers of one shared subscription",
+            "options": {"rate": 20_000, "consumers": 1_000, "shared": True, "links": 10, "permits": 100},
+            "figures": AT_RATE,
+        },
+        {
+            "name": "1000-consumers",
+            "text": "1,000 consumers of one shared subscription at full speed",
+            "options": {"consumers": 1_000, "shared": True, "links": 10},
+            "figures": (RATE,),
+            "window": 5_000,
+        },
+        {
+            "name": "5000-connections",
+            "text": "10,000 msg/s over 1,250 topics with a connection for each producer and consumer; 2,500 idle ones",
+            "options": {"rate": 10_000, "topics": 1_250, "links": 1_250, "idle": 2_500},
+            "figures": AT_RATE,
+            "once": True,
+            "timeout_s": 240.0,
+        },
+        {
+            "name": "10000-topics",
+            "text": "20,000 msg/s over 10,000 topics with a producer and a consumer each",
+            "options": {"rate": 20_000, "topics": 10_000, "links": 10},
+            "figures": AT_RATE,
+            "once": True,
+            "timeout_s": 400.0,
+        },
+        {
+            "name": "two-brokers-20k",
+            "text": "20,000 msg/s over eight topics of two brokers (Apache Pulsar: one)",
+            "options": {"rate": 20_000, "topics": 8, "look_up": True},
+            "figures": AT_RATE,
+            "setup": TWO_BROKERS,
+        },
+    )
+)
 
 PLANS: tuple[Plan, ...] = (
     Plan(name="publish-1k-w1000", mode=PUBLISH),
@@ -87,8 +159,35 @@ PLANS: tuple[Plan, ...] = (
     Plan(name="py-publish-100b-batched", mode=PUBLISH, shape=SMALL_BATCH, tool="pyclient"),
     Plan(name="py-catch-up-100b-batched", mode=CATCH_UP, shape=SMALL_BATCH, backlog_per_s=200, tool="pyclient"),
     Plan(name="py-latency-1k", mode=LATENCY, tool="pyclient"),
+    Plan(name="publish-1k-tls", text="publish 1 KiB with TLS", mode=PUBLISH, setup=TLS),
+    Plan(name="tail-1k-tls", text="publish and consume 1 KiB with TLS", mode=TAIL, setup=TLS),
+    Plan(
+        name="publish-1k-deduplication",
+        text="publish 1 KiB with deduplication",
+        mode=PUBLISH,
+        policies={"deduplication": True},
+    ),
+    *CROWDS,
+    Plan(
+        name="compaction",
+        text="compaction of 1 KiB entries with 1,000 keys",
+        mode="compact",
+        tool="compaction",
+        options={"keys": 1_000, "entries_per_s": 20_000},
+        figures=(RATE,),
+    ),
     # Last, because they restart the brokers: whatever had warmed up in them is cold again.
     Plan(name="catch-up-1k-cold", mode=CATCH_UP, backlog_per_s=60_000, cold=True),
+    Plan(
+        name="catch-up-10-readers-cold",
+        text="ten readers at ten places of a topic at once, from the disk, beside 5,000 msg/s end to end",
+        mode=CATCH_UP,
+        tool="readers",
+        options={"readers": 10, "rate": 5_000},
+        figures=("read entries/s", "tail p50 ms", "tail p99 ms"),
+        backlog_per_s=60_000,
+        cold=True,
+    ),
     Plan(name="catch-up-128k-cold", mode=CATCH_UP, shape=LARGE_BATCH, backlog_per_s=2_000, cold=True),
 )
 
@@ -112,7 +211,14 @@ QUICK = (
     "latency-1k",
     "py-catch-up-100b-batched",
     "py-latency-1k",
+    "publish-1k-deduplication",
+    "tls-20k",
+    "64-partitions",
+    "1000-consumers-20k",
+    "two-brokers-20k",
+    "compaction",
     "catch-up-1k-cold",
+    "catch-up-10-readers-cold",
 )
 
 

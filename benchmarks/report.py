@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PENSTOCK, BEFORE, PEER = "penstock", "before", "pulsar"
 SUBJECTS = (PENSTOCK, BEFORE, PEER)
-RATES = {RATE, VOLUME, "messages/s"}
+RATES = {RATE, VOLUME, "messages/s", "read entries/s"}
 # A row is worse than before only if no round of it was as good as any round before, and by more than this.
 WORSE_RATIO_MAX = 0.95
 ROUNDS_TO_JUDGE_MIN = 3

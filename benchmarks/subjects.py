@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from benchmarks.client import Client
 from benchmarks.frames import Block, Shape
 from benchmarks.loads import FIRST, LOAD_TIMEOUT_S, PLAIN, TLS
-from benchmarks.process import Address, PeerError, forget_pages, usage
+from benchmarks.process import Address, PeerError, ask, forget_pages, usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -94,7 +94,7 @@ class Subject:
                 other.stop()
                 shutil.rmtree(other.data, ignore_errors=True)
         load: dict[str, object] = {
-            "topic": f"{TOPIC}{plan.name}-{note}",
+            "topic": f"{self.namespace(plan, note) if plan.policies else TOPIC}{plan.name}-{note}",
             "message_bytes": plan.shape.message_bytes,
             "messages": plan.shape.messages,
             "seconds": seconds,
@@ -116,6 +116,18 @@ class Subject:
         # What one broker left to be written must not be written during the other one's load.
         os.sync()
         return self.generate(plan.tool, plan.mode, load | dict(through), plan.timeout_s)
+
+    def namespace(self, plan: Plan, note: str) -> str:
+        """Create a namespace with the policies of a load; returns how the names of its topics begin."""
+        assert self.address is not None, "a subject is driven only while it runs"
+        path = f"namespaces/public/{plan.name}-{note}"
+        try:
+            ask(self.address.admin_port, "PUT", path)
+            for policy, value in plan.policies.items():
+                ask(self.address.admin_port, "POST", f"{path}/{policy}", value)
+        except OSError as error:
+            raise LoadFailed(f"{path}: {error}") from error
+        return f"persistent://public/{plan.name}-{note}/"
 
     def generate(
         self, tool: str, mode: str, load: Mapping[str, object], timeout_s: float = GENERATOR_TIMEOUT_S
