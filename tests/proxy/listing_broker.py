@@ -23,17 +23,30 @@ def listing(request_id: int) -> bytes:
     )
 
 
+def watched(request_id: int, watcher_id: int) -> bytes:
+    return frame(
+        Type.WATCH_TOPIC_LIST_SUCCESS, request_id=request_id, watcher_id=watcher_id, topic=TOPICS, topics_hash="h"
+    )
+
+
+def update(watcher_id: int, topics: list[str]) -> bytes:
+    return frame(Type.WATCH_TOPIC_UPDATE, watcher_id=watcher_id, new_topics=topics, topics_hash="h2")
+
+
 class Broker:
     """A broker that lists topics when it is told to."""
 
     def __init__(self) -> None:
         self.asked: list[Frame] = []
         self.others: list[Frame] = []  # all but CONNECT and what was asked
+        self.watching: list[tuple[Frame, asyncio.StreamWriter]] = []  # watchers, and where to write their updates
+        self.closed: list[Frame] = []  # watchers
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.open: dict[asyncio.StreamWriter, asyncio.Task[None] | None] = {}
         self.connections = 0
         self.answer: Callable[[int], bytes] = listing
+        self.watched: Callable[[int, int], bytes] = watched
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -56,6 +69,13 @@ class Broker:
             self.asked.append(came)
             await self.may_answer.wait()
             writer.write(self.answer(came.body.request_id))
+        elif came.kind == Type.WATCH_TOPIC_LIST:
+            self.watching.append((came, writer))
+            await self.may_answer.wait()
+            writer.write(self.watched(came.body.request_id, came.body.watcher_id))
+        elif came.kind == Type.WATCH_TOPIC_LIST_CLOSE:
+            self.closed.append(came)
+            writer.write(frame(Type.SUCCESS, request_id=came.body.request_id))
         else:
             self.others.append(came)
         await writer.drain()

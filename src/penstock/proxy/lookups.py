@@ -70,22 +70,26 @@ class Lookups:
         if handler is None:
             return False
         self._services.traffic.asked[KINDS[kind]] += 1
-        self._session.requests.start(body.request_id, partial(self._answered, handler, kind, body))
+        self.start(partial(handler, self), KINDS[kind], body)
         return True
 
-    async def _answered(self, handler: Callable[[Lookups, Any], Awaitable[None]], kind: int, body: Body) -> None:
+    def start(self, handler: Callable[[Any], Awaitable[None]], kind: str, body: Body) -> None:
+        """Answer a request with this handler; the error that it raises is the answer."""
+        self._session.requests.start(body.request_id, partial(self._answered, handler, kind, body))
+
+    async def _answered(self, handler: Callable[[Any], Awaitable[None]], kind: str, body: Body) -> None:
         traffic = self._services.traffic
         traffic.pending += 1
         try:
             async with asyncio.timeout(ANSWER_S):
                 identity = await self._client.valid()
                 try:
-                    await handler(self, body)
+                    await handler(body)
                 except RequestRefused as error:
                     # What the client has shown may have expired since.
                     if error.code != WireCode.AUTHENTICATION_ERROR or not await self._client.renewed(identity):
                         raise
-                    await handler(self, body)
+                    await handler(body)
         except RequestRefused as error:
             self._refuse(body, error.code, error.said)
         except TimeoutError:
@@ -94,7 +98,7 @@ class Lookups:
             self._refuse(body, ServiceNotReady.wire_code, f"the connection to the broker is lost: {error}")
         except PenstockError as error:
             if isinstance(error, TooManyRequests | LookupsFull):
-                traffic.turned_away[KINDS[kind]] += 1
+                traffic.turned_away[kind] += 1
             self._refuse(body, error.wire_code, str(error))
         finally:
             traffic.pending -= 1

@@ -59,6 +59,10 @@ GREETING_FRAMES_MAX: Final = 20
 # A broker may allow messages up to this size, although larger ones than the proxy's limit do not pass.
 _MESSAGE_BYTES_MAX: Final = 256 * MIB
 _SIZE_BYTES: Final = 4
+# Commands about lists of topics, which take permits.
+_LISTS: Final = frozenset(
+    {BaseCommand.GET_TOPICS_OF_NAMESPACE, BaseCommand.WATCH_TOPIC_LIST, BaseCommand.WATCH_TOPIC_LIST_CLOSE}
+)
 # Lookups on a connection to a broker, in which proxies may say for whom they ask.
 _LOOKUPS: Final = frozenset({BaseCommand.LOOKUP, BaseCommand.PARTITIONED_METADATA})
 _ORIGINAL_FIELDS: Final = ("original_principal", "original_auth_data", "original_auth_method")
@@ -82,7 +86,7 @@ class Relay:
         client: ClientIdentity,
         list_topics: Callable[[Command], None],
     ) -> None:
-        """Args: list_topics: answers a request for a list of topics."""
+        """Args: list_topics: handles a command about lists of topics."""
         self.target = target
         self.is_connected = False
         self.read_count = 0
@@ -253,7 +257,7 @@ class Relay:
             # On a connection that the proxy has authenticated, no client may say who it is.
             self._connection.close("CONNECT came twice")
             return
-        elif kind == BaseCommand.GET_TOPICS_OF_NAMESPACE:
+        elif kind in _LISTS:
             self._list_topics(command)
             return
         elif kind in _LOOKUPS and self._client.own is not None:
@@ -282,7 +286,7 @@ class Relay:
         for buffer in self._stream.add(frame):
             self._connection.write_frame(buffer)
         if self._stream.waiting_bytes > ANSWERS_BYTES_MAX:
-            self._end("answers of the proxy wait behind a message that the client does not read")
+            self.end("answers of the proxy wait behind a message that the client does not read")
 
     # -- from the broker ----------------------------------------------------------------------------------------------
 
@@ -322,7 +326,7 @@ class Relay:
             if self._answers is not None and self._answers.all_came:
                 self._end_draining()
         except ProtocolError as error:
-            self._end(f"broker {self.target}: {error}")
+            self.end(f"broker {self.target}: {error}")
 
     def _deliver(self, buffers: Iterable[bytes]) -> None:
         passed = tuple(buffers)
@@ -358,7 +362,7 @@ class Relay:
             self._connection.write_frame(frame)
             if decoded.kind != BaseCommand.AUTH_CHALLENGE:
                 self._traffic.connected["refused"] += 1
-                self._end(f"broker {self.target} refused the connection")
+                self.end(f"broker {self.target} refused the connection")
                 break
         return b""
 
@@ -391,9 +395,9 @@ class Relay:
     def broker_closed(self, reason: str) -> None:
         """See UpstreamHandler."""
         self._traffic.relays -= 1
-        self._end(f"broker {self.target}: {reason}")
+        self.end(f"broker {self.target}: {reason}")
 
-    def _end(self, reason: str) -> None:
+    def end(self, reason: str) -> None:
         """Send the client what has come, then close both connections."""
         self._end_draining()
         self._connection.close_after_flush(reason)

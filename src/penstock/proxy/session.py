@@ -21,6 +21,7 @@ from penstock.proxy.client_identity import NO_REQUEST, ClientIdentity
 from penstock.proxy.inserted_lists import write_list
 from penstock.proxy.lookups import TEXT_CHARS_MAX, Lookups
 from penstock.proxy.relay import Relay
+from penstock.proxy.relayed_watchers import RelayedWatchers
 from penstock.wire import codec, refusals
 from penstock.wire.client.errors import RequestRefused
 from penstock.wire.codec import BaseCommand
@@ -37,6 +38,8 @@ log = logging.getLogger(__name__)
 
 # After so many keep-alive intervals in which nothing comes from either side, both are taken for lost.
 SILENT_INTERVALS: Final = 4
+# What commands of watchers are called in counts.
+WATCHERS: Final = "watchers"
 STOPPING: Final = "the proxy is stopping"
 
 
@@ -48,6 +51,7 @@ class Session:
         self.relay: Relay | None = None  # once it is connected to a broker, or about to be
         self.client_version = ""
         self._lookups: Lookups | None = None
+        self._watchers: RelayedWatchers | None = None  # once the client watches topics
         self._connecting = False
         self._services = services
         self.requests = Requests(
@@ -100,6 +104,9 @@ class Session:
             self._gone.set()
         self.requests.close()
         self.client.close()
+        if self._watchers is not None:
+            self._watchers.close()
+            self._watchers = None
         if self.relay is not None:
             self.relay.close(reason)
         self._services.closed(self, reason)
@@ -136,6 +143,10 @@ class Session:
     def _check_silence(self, relay: Relay, now_ns: int) -> None:
         """Close the connection if the client and the broker are silent: each of them sends a PING at each interval."""
         keep_alive_ns = self._services.limits().keep_alive_ns
+        if self._watchers is not None:
+            self._watchers.check(now_ns, keep_alive_ns)
+            if not self.connection.is_open:
+                return
         came, muted = (self.connection.read_count, relay.read_count), self.connection.muted
         if muted.but_for(MuteReason.OUTBOUND) and now_ns - self._excused_ns > keep_alive_ns // 2:
             # What the client answers to PINGs is not read: the broker would take it for lost.
@@ -239,9 +250,25 @@ class Session:
             write_list(self.connection, listed)
 
     def _list_topics(self, command: Command) -> None:
-        """A client that is connected to a broker asks for topics: it gets the same as before it was."""
+        """A client that is connected to a broker asks for topics, or watches them."""
+        assert self.relay is not None
         self.requests.command_bytes = command.nbytes
-        Lookups(self, self._services, self.client).handle(command.type, command.body)
+        lookups = Lookups(self, self._services, self.client)
+        if lookups.handle(command.type, command.body):
+            return
+        if self._watchers is None:
+            self._watchers = RelayedWatchers(
+                self.connection,
+                self._services,
+                self.client,
+                self.relay.target,
+                send_list=self.send_list,
+                reply=self.reply,
+                end=self.relay.end,
+            )
+        watching = command.type == BaseCommand.WATCH_TOPIC_LIST
+        handler = self._watchers.watch if watching else self._watchers.stop_watching
+        lookups.start(handler, WATCHERS, command.body)
 
     def _answer_broker(self, body: codec.CommandAuthResponse) -> None:
         """Answer a challenge of the client's broker. Without a broker there was none."""

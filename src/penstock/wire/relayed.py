@@ -46,6 +46,8 @@ DECODED: Final = frozenset(
         BaseCommand.CLOSE_CONSUMER,
         BaseCommand.FLOW,
         BaseCommand.GET_TOPICS_OF_NAMESPACE,
+        BaseCommand.WATCH_TOPIC_LIST,
+        BaseCommand.WATCH_TOPIC_LIST_CLOSE,
         BaseCommand.LOOKUP,
         BaseCommand.PARTITIONED_METADATA,
     }
