@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import weakref
 from http import HTTPStatus
 
 import pytest
@@ -14,6 +15,7 @@ from penstock.core.errors import (
     SubscriptionNotFound,
     TopicNotFound,
     WireCode,
+    forget_frames,
 )
 from penstock.wire import pulsar_pb2
 
@@ -44,3 +46,31 @@ def test_clients_learn_of_a_read_only_log_as_of_any_failure_to_persist() -> None
     assert isinstance(error, PersistenceFailed)
     assert error.wire_code == WireCode.PERSISTENCE_ERROR
     assert "no space left on device" in str(error)
+
+
+class _Answer:
+    """Something large that frames refer to."""
+
+
+def test_an_error_that_is_kept_keeps_nothing_of_what_was_read_when_it_happened() -> None:
+    kept, read = [], []
+
+    def parse(answer: _Answer) -> None:
+        read.append(weakref.ref(answer))
+        raise ValueError("not a number")
+
+    def decode() -> None:
+        answer = _Answer()
+        try:
+            parse(answer)
+        except ValueError as error:
+            raise PenstockError("an answer that cannot be read") from error
+
+    try:
+        decode()
+    except PenstockError as error:
+        forget_frames(error)
+        kept.append(error)
+
+    assert str(kept[0].__cause__) == "not a number"
+    assert read[0]() is None

@@ -4,20 +4,27 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock.core.errors import WireCode
+from penstock.core.units import MIB
+from penstock.governance.memory_row import MemoryRow
 from penstock.net import client as subject
+from penstock.net.asking_client import AskingClient
 from penstock.net.client import EVENTS_MAX, AsyncClient
+from penstock.testing.client import Type, entry, frame
 from penstock.testing.loop import VirtualLoop
 from penstock.wire import codec
 from penstock.wire.client import events
-from penstock.wire.client.connection import KEEP_ALIVE_NS
+from penstock.wire.client.addresses import Address
+from penstock.wire.client.connection import KEEP_ALIVE_NS, ClientConnection
 from penstock.wire.client.consumer import Consumer
 from penstock.wire.client.errors import BrokerSilent, RequestRefused
+from penstock.wire.client.frames import BUFFER_BYTES, FRAME_BYTES_MAX
 from penstock.wire.client.producer import Producer
 from penstock.wire.errors import ProtocolError
 from tests.net.harness import TOPIC, Harness, turns, until
@@ -204,3 +211,30 @@ async def test_closing_tells_those_who_wait(harness: Harness) -> None:
         await waiting
     await client.closed()
     await until(lambda: not harness.connections.all())
+
+
+async def test_what_a_broker_sent_to_one_who_only_asks_is_not_kept_by_the_error_that_ends_it() -> None:
+    payload, rest = entry(b"x" * MIB), asyncio.Event()
+    head = frame(Type.MESSAGE, consumer_id=0, message_id={"ledgerId": 1, "entryId": 1})[4:]
+    message = (len(head) + len(payload)).to_bytes(4, "big") + head + payload
+
+    async def speak(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(WELCOME + message[: MIB // 2])
+        await rest.wait()
+        writer.write(message[MIB // 2 :])
+        writer.close()
+
+    memory = MemoryRow("answersMemory", 4 * MIB)
+    async with speaking(speak) as port:
+        client = await AskingClient.open_charged(
+            memory, Address("127.0.0.1", port, tls=False), ClientConnection(answer_bytes_max=FRAME_BYTES_MAX)
+        )
+        await until(lambda: client.connection.inbound.held_bytes == MIB // 2)
+        read = client.connection.inbound.data
+        assert memory.used_bytes == len(read) - BUFFER_BYTES
+        rest.set()
+        await client.closed()
+        with pytest.raises(ProtocolError, match="MESSAGE for a client that only asks"):
+            await client.request(codec.CommandLookupTopic(topic=TOPIC, request_id=0))
+        assert memory.used_bytes == 0
+        assert sys.getrefcount(read) == 2  # of here and of the call

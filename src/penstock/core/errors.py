@@ -54,6 +54,22 @@ class PenstockError(Exception):
     http_status: ClassVar[int] = 500
 
 
+def forget_frames(error: BaseException) -> None:
+    """Drop the tracebacks of an error that is kept, and of its causes.
+
+    Its frames, and those of their callers, refer to what was being read or decoded, which may be megabytes. As a rule
+    they refer to the error's keeper, too, so nothing would release them before the garbage collector does.
+    """
+    known, chain = {error}, [error]
+    while chain:
+        one = chain.pop()
+        one.__traceback__ = None
+        for before in (one.__cause__, one.__context__):
+            if before is not None and before not in known:
+                known.add(before)
+                chain.append(before)
+
+
 class ConfigurationError(PenstockError):
     """An invalid setting, flag or limit; penstock does not start with it."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Self
 
-from penstock.core.errors import PenstockError, ServiceNotReady
+from penstock.core.errors import PenstockError, ServiceNotReady, forget_frames
 from penstock.core.units import KIB
 from penstock.net.client import TIMEOUT_S, AsyncClient
 from penstock.wire.client.frames import BUFFER_BYTES
@@ -60,6 +60,7 @@ class AskingClient(AsyncClient):
             if len(inbound.data) <= BUFFER_BYTES:
                 room = room[:READ_BYTES]
         except PenstockError as error:
+            forget_frames(error)
             self._end(error)
             return memoryview(bytearray(KIB))
         return room

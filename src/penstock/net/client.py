@@ -19,7 +19,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import PenstockError, forget_frames
 from penstock.core.units import NS_PER_S
 from penstock.wire.client.connection import ClientConnection
 from penstock.wire.client.events import Answered, Connected, ConnectionRefused, RequestFailed
@@ -262,6 +262,7 @@ class AsyncClient(asyncio.BufferedProtocol):
             if self._error is None:
                 self.flush()
         except PenstockError as error:
+            forget_frames(error)
             self._end(error)
         except Exception as error:  # noqa: BLE001 - the credentials' callback's, for those who wait
             self._end(error)

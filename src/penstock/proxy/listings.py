@@ -22,7 +22,7 @@ from collections import OrderedDict
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.core.errors import PenstockError, ServiceNotReady
+from penstock.core.errors import PenstockError, ServiceNotReady, forget_frames
 from penstock.core.units import NS_PER_S
 from penstock.governance.permit_errors import PermitError
 from penstock.net.topic_list_limiter import INITIAL_BYTES, LimitType, Owner
@@ -151,8 +151,7 @@ class Listings:
                 async with self._connection(question.identity) as connection:
                     listed = await connection.ask(shared.body, grow)
             except (OSError, EOFError, ProtocolError) as error:
-                # Its traceback refers to the answer, which must not live as long as somebody remembers the error.
-                error.__traceback__ = None
+                forget_frames(error)
                 raise ServiceNotReady(f"the broker did not list the topics: {error}; try again") from None
             self._remember(question.command, listed.nbytes)
             shared.stage = "actual direct"
