@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -62,6 +63,23 @@ def test_what_finds_no_room_goes_to_others_in_another_plan() -> None:
     assert second.entry_ids() == [1, 2, 3, 4, 5, 6, 7]
     assert (narrow.permits, wide.permits) == (999, 993)
     assert first.wanted_bytes > 1  # It is woken when there is room for the next.
+
+
+def test_what_loses_its_room_while_others_are_sent_theirs_goes_to_anyone_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(Topic(batch_of([""] * 16)), SHARED)
+    (_, first), (_, second) = world.consumer(), world.consumer()
+    deliver = first.deliver
+
+    def deliver_and_take_room(*given: Any) -> None:  # noqa: ANN401 - as `deliver` takes them
+        deliver(*given)
+        second.room_bytes = min(second.room_bytes, room_for(world, 3))
+
+    monkeypatch.setattr(first, "deliver", deliver_and_take_room)
+    world.loop.turn()
+    assert sorted(first.entry_ids() + second.entry_ids()) == list(range(16))
+    assert 3 <= len(second.entry_ids()) < 8
+    assert world.subscription.messages_redelivered == 0
+    assert world.subscription.unacked == 16
 
 
 def test_entries_that_found_no_room_wait_for_the_consumer_of_their_key() -> None:

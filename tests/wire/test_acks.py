@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.wire import codec
@@ -98,6 +98,25 @@ def test_acknowledgements_of_different_types_stay_apart() -> None:
     feeder = Feeder()
     feeder.feed(_single(1, 300) + _single(1, 301, ack_type=codec.CommandAck.Cumulative) + _single(1, 302))
     assert [getattr(event, "cumulative", None) for event in feeder.heard.events] == [False, True, False]
+
+
+@given(
+    start=st.sampled_from([0, 100, 300, 16_200, 2_097_000, 1 << 40]),
+    count=st.integers(250, 400),
+    others=st.dictionaries(st.integers(0, 399), st.sampled_from([(5, 3), (6, 300), (7, 300)]), max_size=3),
+)
+@settings(max_examples=50)
+def test_long_stretches_are_read_up_to_an_id_that_differs(
+    start: int, count: int, others: dict[int, tuple[int, int]]
+) -> None:
+    pairs = [others.get(row, (5, start + row)) for row in range(count)]
+    ids = [codec.MessageIdData(ledgerId=ledger_id, entryId=entry_id) for ledger_id, entry_id in pairs]
+    ack = codec.CommandAck(consumer_id=1, ack_type=codec.CommandAck.Individual, message_id=ids)
+    by_hand = decode_ack(command_frame(codec.BaseCommand.ACK, ack)[8:])
+    assert by_hand is not None
+    assert list(zip(by_hand.ledger_ids, by_hand.entry_ids, strict=True)) == pairs
+    frames = b"".join(_single(1, entry_id) for _, entry_id in pairs)
+    assert [one[6] for one in hear([frames])] == [entry_id for _, entry_id in pairs]
 
 
 def _single(consumer_id: int, entry_id: int, **fields: Any) -> bytes:  # noqa: ANN401 - as the class takes them

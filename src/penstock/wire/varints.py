@@ -76,6 +76,8 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 def share_high(values: Sequence[int]) -> bool:
     """Return whether all values have the same bits above the low part, and so fit into one template."""
+    if isinstance(values, range):
+        return values[0] >> LOW_BITS == values[-1] >> LOW_BITS
     return min(values) >> LOW_BITS == max(values) >> LOW_BITS
 
 

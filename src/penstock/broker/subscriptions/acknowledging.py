@@ -41,25 +41,28 @@ class Acknowledging:
             return None
         refusal = None
         last, ledger_id = topic.last_entry_id, topic.ledger_id
-        entry_ids = [
-            entry_id
-            for row, entry_id in enumerate(ack.entry_ids)
-            if entry_id <= last and ack.ledger_ids[row] == ledger_id and row not in ack.ack_sets
-        ]
-        members = [
-            (ack.entry_ids[row], words)
-            for row, words in ack.ack_sets.items()
-            if ack.ledger_ids[row] == ledger_id and ack.entry_ids[row] <= last
-        ]
+        entry_ids: Sequence[int] = ack.entry_ids
+        members: list[tuple[int, list[int]]] = []
+        if ack.ack_sets or ack.ledger_ids.count(ledger_id) < len(entry_ids) or max(entry_ids, default=0) > last:
+            entry_ids = [
+                entry_id
+                for row, entry_id in enumerate(ack.entry_ids)
+                if entry_id <= last and ack.ledger_ids[row] == ledger_id and row not in ack.ack_sets
+            ]
+            members = [
+                (ack.entry_ids[row], words)
+                for row, words in ack.ack_sets.items()
+                if ack.ledger_ids[row] == ledger_id and ack.entry_ids[row] <= last
+            ]
         if members and not self._services.limits().batch_index_acks:
             # The batch is redelivered as a whole; everything before it is acknowledged.
-            entry_ids += [entry_id - 1 for entry_id, _ in members] if ack.cumulative else []
+            entry_ids = [*entry_ids, *(entry_id - 1 for entry_id, _ in members)] if ack.cumulative else entry_ids
             members = []
         if not ack.cumulative:
             newly = state.cursor.acknowledge_many(entry_ids)
             if members:
                 whole, refusal = self._acknowledge_members(dispatcher, consumer, members)
-                entry_ids += whole
+                entry_ids = [*entry_ids, *whole]
             if state.view is not None:
                 state.acknowledged_for_view(entry_ids)
             dispatcher.acknowledged(consumer, entry_ids, newly)

@@ -8,17 +8,20 @@ Where: `NewEntries` and `Redelivery` bring a batch; the subscription's dispatche
 from __future__ import annotations
 
 from bisect import bisect_left
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.subscriptions.dispatch import HEADER_BYTES, alike_before, fitting
+from penstock.broker.subscriptions.dispatcher import Send
 from penstock.broker.subscriptions.queued_entries import QueuedEntries
 from penstock.wire.deliveries import encode_messages
+from penstock.wire.varints import LOW_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.broker.subscriptions.consumer import Consumer
-    from penstock.broker.subscriptions.dispatcher import Dispatcher, Plan, Send
+    from penstock.broker.subscriptions.dispatcher import Dispatcher, Plan
     from penstock.broker.subscriptions.state import SubscriptionState
     from penstock.core.clock import Clock
     from penstock.storage.cursor import Cursor
@@ -89,15 +92,29 @@ class Delivery:
     ) -> tuple[int, int]:
         """Carry out a plan; returns the row after the last one handled, and the number of entries sent."""
         entries = 0
-        for send in plan.sends:
+        sends, in_order = plan.sends, plan.in_order
+        if in_order and len(sends) > len(dispatcher.consumers) and self._will_fit(sends, batch):
+            sends, in_order = joined_sends(sends), False
+        for send in sends:
             sent = self.send(dispatcher, send, batch, counts)
             entries += sent
             if sent < len(send.rows):
                 behind = send.rows[sent:]
-                if plan.in_order:  # The rest is planned again for other consumers.
+                if in_order:  # The rest is planned again for other consumers.
                     return behind[0], entries
                 dispatcher.not_sent(send.consumer, [batch.entry_ids[row] for row in behind])
         return plan.reached, entries
+
+    def _will_fit(self, sends: Sequence[Send], batch: Batch) -> bool:
+        """Whether there is room for all of these entries of a topic's log, so that their order does not matter."""
+        if not self._state.topic.persistent or self._state.cursor.has_ack_sets:
+            return False
+        rows = range(sends[0].rows[0], sends[-1].rows[-1] + 1)
+        if batch.entry_ids[rows[0]] >> LOW_BITS != batch.entry_ids[rows[-1]] >> LOW_BITS:
+            return False
+        # What one of them is sent leaves less room for the others, but at most by as much.
+        nbytes = sum(batch.lengths[rows.start : rows.stop]) + HEADER_BYTES * len(rows)
+        return all(outlet.room_bytes >= nbytes for outlet in {send.consumer.outlet for send in sends})
 
     def send(self, dispatcher: Dispatcher, send: Send, batch: Batch, counts: Sequence[int] | None) -> int:
         """Send rows of a batch to one consumer, as many as there is room for; returns how many.
@@ -111,11 +128,14 @@ class Delivery:
             piece = slice(rows.start, rows.stop)
             ids, offsets, lengths = batch.entry_ids[piece], batch.offsets[piece], batch.lengths[piece]
             counts = counts and counts[piece]
+        elif len(rows) == 1:
+            row = rows[0]
+            ids, offsets, lengths = [batch.entry_ids[row]], [batch.offsets[row]], [batch.lengths[row]]
+            counts = counts and [counts[row]]
         else:
-            ids = [batch.entry_ids[row] for row in rows]
-            offsets = [batch.offsets[row] for row in rows]
-            lengths = [batch.lengths[row] for row in rows]
-            counts = counts and [counts[row] for row in rows]
+            pick = itemgetter(*rows)
+            ids, offsets, lengths = pick(batch.entry_ids), pick(batch.offsets), pick(batch.lengths)
+            counts = counts and pick(counts)
         has_ack_sets = cursor.has_ack_sets
         lengths_out = lengths if not has_ack_sets else lengths_with_ack_sets(cursor, ids, lengths)
         fit = fitting(lengths_out, outlet.room_bytes)
@@ -172,6 +192,21 @@ class Delivery:
             dispatcher.returned(consumer, entry_ids)
         else:
             self._state.dropped += len(entry_ids)
+
+
+def joined_sends(sends: Sequence[Send]) -> Sequence[Send]:
+    """One send for each consumer, because a send of few entries costs more than they do."""
+    parts: dict[Consumer, list[Send]] = {}
+    for send in sends:
+        parts.setdefault(send.consumer, []).append(send)
+    if len(parts) == len(sends):
+        return sends
+    return [
+        part[0]
+        if len(part) == 1
+        else Send(consumer, [row for send in part for row in send.rows], sum(send.messages for send in part))
+        for consumer, part in parts.items()
+    ]
 
 
 def wanted_counts(cursor: Cursor, batch: Batch, row: int, stop: int) -> Sequence[int] | None:

@@ -212,6 +212,11 @@ class Shared(Dispatcher):
         if self._unacked >= self._unacked_max:
             self.blocked = True
 
+    def not_sent(self, consumer: Consumer, entry_ids: list[int]) -> None:
+        """Send them before later ones, to any consumer."""
+        del consumer
+        self.add_replay(entry_ids)
+
     def returned(self, consumer: Consumer, entry_ids: list[int]) -> None:
         """Redeliver them, without increasing their redelivery counts."""
         self._deliver_again(consumer, [entry_id for entry_id in entry_ids if entry_id in consumer.pending_acks])
