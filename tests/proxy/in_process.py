@@ -112,9 +112,11 @@ class RunningProxy:
         """Those of now are closed by the test."""
         self._clients.clear()
 
-    def connect(self, client: Peer, *, through: bool = True) -> None:
-        """Send CONNECT; `through`: to the broker."""
-        named = {"proxy_to_broker_url": self.upstream.partition("://")[2]} if through else {}
+    def connect(self, client: Peer, *, through: bool = True, refreshes: bool = False) -> None:
+        """Send CONNECT; `through`: to the broker; `refreshes`: it can show new credentials."""
+        named: dict[str, object] = {"proxy_to_broker_url": self.upstream.partition("://")[2]} if through else {}
+        if refreshes:
+            named["feature_flags"] = {"supports_auth_refresh": True}
         client.write(frame(Type.CONNECT, client_version="test", protocol_version=20, **named))
 
 

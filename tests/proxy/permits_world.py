@@ -34,11 +34,11 @@ class World:
         self.proxy = proxy
         self.limiter = limiter
 
-    async def client(self, *, through: bool = True) -> tuple[Peer, asyncio.StreamWriter]:
+    async def client(self, *, through: bool = True, refreshes: bool = False) -> tuple[Peer, asyncio.StreamWriter]:
         """A client, and what its broker writes to."""
         before = set(self.broker.open)
         client = await self.proxy.client()
-        self.proxy.connect(client, through=through)
+        self.proxy.connect(client, through=through, refreshes=refreshes)
         await client.next(Type.CONNECTED)
         opened = [writer for writer in self.broker.open if writer not in before]
         return client, opened[0] if opened else next(iter(self.broker.open))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import signal
+import ssl
 from typing import TYPE_CHECKING
 
 import httpx
@@ -192,6 +193,23 @@ def served_with_tls(process: BrokerProcess, what: str = "clients") -> str:
     return found[1]
 
 
+def hear_of_a_topic(proxy: ProxyProcess, certificate: Certificate, broker: str) -> None:
+    """Watch topics with a role of a client, connected to the broker, and make one."""
+    context = ssl.create_default_context(cafile=str(certificate.certificate))
+    context.check_hostname = False
+    port = int(served_with_tls(proxy).rpartition(":")[2])
+    with RawClient(port, tls=context, connect=False) as client:
+        shown = {"auth_method_name": "token", "auth_data": token(ADMIN).encode(), "proxy_to_broker_url": broker}
+        client.write(frame(Type.CONNECT, client_version="raw", protocol_version=20, **shown))
+        assert client.read().kind == Type.CONNECTED
+        fields = {"namespace": "public/default", "topics_pattern": "public/default/new.*"}
+        client.write(frame(Type.WATCH_TOPIC_LIST, request_id=1, watcher_id=2, **fields))
+        assert client.next(Type.WATCH_TOPIC_LIST_SUCCESS, Type.ERROR).kind == Type.WATCH_TOPIC_LIST_SUCCESS
+        client.produce("persistent://public/default/new")
+        heard = client.next(Type.WATCH_TOPIC_UPDATE).body
+        assert (heard.watcher_id, list(heard.new_topics)) == (2, ["persistent://public/default/new"])
+
+
 def test_certificates_authenticate_clients_and_the_proxy_and_are_read_again(tmp_path: Path) -> None:
     certificate = Certificate.make(tmp_path)
     own, admin = certificate.signed(PROXY), certificate.signed(ADMIN)
@@ -230,6 +248,7 @@ def test_certificates_authenticate_clients_and_the_proxy_and_are_read_again(tmp_
                 assert consumer.receive(10_000).data() == b"one"
             finally:
                 one.close()
+            hear_of_a_topic(proxy, certificate, served_with_tls(broker).partition("://")[2])
             with httpx.Client(base_url=proxy.admin_url, timeout=60) as http:
                 assert http.get("/admin/v2/tenants", headers=bearer(ADMIN)).status_code == 200
                 assert http.get("/admin/v2/tenants", headers=bearer(STRANGER)).status_code == 403

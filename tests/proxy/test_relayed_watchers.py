@@ -272,6 +272,27 @@ async def test_a_broker_whose_updates_are_not_read_is_told_that_the_proxy_is_the
         await client.next(UPDATE)
 
 
+async def test_a_broker_that_asks_for_new_credentials_gets_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch) as here:
+        client, _ = await here.client(refreshes=True)
+        updates = await watching(here, client)
+        updates.write(frame(Type.AUTH_CHALLENGE, protocol_version=20))
+        await client.next(Type.AUTH_CHALLENGE)
+        client.write(frame(Type.AUTH_RESPONSE, response={"auth_method_name": "none", "auth_data": b"new"}))
+        await until(lambda: here.broker.others)
+        (answer,) = here.broker.others
+        assert (answer.kind, answer.body.response.auth_data) == (Type.AUTH_RESPONSE, b"new")
+        updates.write(update(1, ["t"]))
+        await client.next(UPDATE)
+
+
+async def test_a_client_that_cannot_show_new_credentials_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch) as here:
+        client, _ = await here.client()
+        (await watching(here, client)).write(frame(Type.AUTH_CHALLENGE, protocol_version=20))
+        assert await client.read() is None
+
+
 @pytest.mark.parametrize("broken", [b"\0\0\0\5\0\0\0\1x", b"\x7f\xff\xff\xff" + bytes(8), bytes(12), MESSAGE])
 async def test_a_broken_broker_ends_its_client(monkeypatch: pytest.MonkeyPatch, broken: bytes) -> None:
     async with world(monkeypatch) as here:
