@@ -18,24 +18,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 
-def run(notebook: dict[str, Any]) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Run all code cells as one program; yields each with its outputs. Raises what a cell raises."""
+def run(notebook: dict[str, Any]) -> Generator[tuple[dict[str, Any], list[dict[str, Any]]], None, None]:
+    """Run all code cells as one program; yields each with its outputs. Raises what a cell raises.
+
+    What the cells keep open in an ExitStack is closed at the end, also if that comes before the cell that closes it.
+    """
     namespace: dict[str, Any] = {"__name__": "__main__"}
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    for number, cell in enumerate(code, 1):
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            result = run_cell("".join(cell["source"]), namespace)
-        outputs: list[dict[str, Any]] = []
-        if printed.getvalue():
-            outputs.append({"output_type": "stream", "name": "stdout", "text": lines(printed.getvalue())})
-        if result is not None:
-            data = {"text/plain": lines(repr(result))}
-            outputs.append({"output_type": "execute_result", "execution_count": number, "metadata": {}, "data": data})
-        yield cell, outputs
+    try:
+        for number, cell in enumerate(code, 1):
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                result = run_cell("".join(cell["source"]), namespace)
+            outputs: list[dict[str, Any]] = []
+            if printed.getvalue():
+                outputs.append({"output_type": "stream", "name": "stdout", "text": lines(printed.getvalue())})
+            if result is not None:
+                data = {"text/plain": lines(repr(result))}
+                about = {"output_type": "execute_result", "execution_count": number, "metadata": {}}
+                outputs.append({**about, "data": data})
+            yield cell, outputs
+    finally:
+        for value in namespace.values():
+            if isinstance(value, contextlib.ExitStack):
+                value.close()
 
 
 def run_cell(source: str, namespace: dict[str, Any]) -> object:

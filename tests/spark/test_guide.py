@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,7 @@ def test_the_guide_prints_what_it_shows(shared: SparkSession, own_broker: Broker
 @pytest.mark.usefixtures("shared")
 def test_the_notebook_prints_what_it_shows() -> None:
     notebook: dict[str, Any] = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
-    for number, (cell, outputs) in enumerate(run(notebook), 1):
-        assert outputs == cell["outputs"], "run tools/notebook.py examples/spark.ipynb"
-        assert cell["execution_count"] == number
+    with closing(run(notebook)) as cells:
+        for number, (cell, outputs) in enumerate(cells, 1):
+            assert outputs == cell["outputs"], "run tools/notebook.py examples/spark.ipynb"
+            assert cell["execution_count"] == number
