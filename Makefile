@@ -99,8 +99,11 @@ abuse: $(SETUP)  ## attacks with each command, field and route on a broker of 25
 	$(PY) -m tests.abuse.run $(ABUSE)
 
 .PHONY: bench
-bench: $(SETUP)  ## speed and memory; PEER=pulsar measures Apache Pulsar in the same run
-	$(PY) -m benchmarks.run $(if $(PEER),--peer $(PEER))
+bench: $(SETUP)  ## the table of loads, and a page with plots, in 10 minutes; PEER=pulsar: beside Apache Pulsar, in 25; BEFORE=DIR: beside another checkout
+	$(PY) -m benchmarks.run $(if $(PEER),--peer $(PEER)) $(if $(BEFORE),--before $(BEFORE)) $(if $(LOADS),--loads '$(LOADS)')
+
+.PHONY: measure
+measure: $(SETUP)  ## everything else that is measured: memory, listings, Spark, throttling, delayed messages; takes long
 	$(PY) -m benchmarks.footprint $(if $(PEER),--peer $(PEER))
 	$(PY) -m benchmarks.listings $(if $(PEER),--peer $(PEER))
 	$(PY) -m benchmarks.micro

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 # Where several brokers look for ports in a row.
 PORTS: Final = (12_000, 32_000)
+ATTEMPTS: Final = 3
 
 
 @contextmanager
@@ -107,10 +108,16 @@ def certificate_beside(data: Path) -> Certificate:
 @contextmanager
 def several(data: Path, *, brokers: int, checkout: Path | None = None) -> Iterator[Address]:
     """Start several brokers of penstock at ports in a row; the process is their supervisor."""
-    first = free_ports(2 * brokers)
     cluster = BrokerProcess(data, ["--brokers", str(brokers)], environment=environment_of(checkout))
-    started_s = time.monotonic()
-    cluster.start(port=first, admin_port=first + brokers)
+    for attempt in range(ATTEMPTS):
+        first = free_ports(2 * brokers)
+        started_s = time.monotonic()
+        try:
+            cluster.start(port=first, admin_port=first + brokers)
+            break
+        except BrokerDidNotStart as error:  # Somebody else may have taken a port meanwhile.
+            if attempt == ATTEMPTS - 1:
+                raise PeerError(str(error)) from error
     with cluster:
         yield Address(port=first, admin_port=first + brokers, pid=cluster.pid, data=data, started_s=started_s)
 

@@ -29,6 +29,7 @@ from benchmarks.measure import (
     Reading,
     parse_load,
     percentiles,
+    wait_for_first,
 )
 from benchmarks.process import allow_many_sockets, ask
 from benchmarks.scan import ReceiptScanner
@@ -339,6 +340,7 @@ def drive(load: Load) -> Figures:
         turn(load.seconds * WARM_UP_RATIO)
         start, driver.since_ns = Reading.take(load, driver.consumed), time.monotonic_ns()
         turn(load.seconds)
+        wait_for_first(lambda: driver.consumed > start.entries, lambda: driver.poll(TICK_NS))
         end = Reading.take(load, driver.consumed)
         driver.finish()
     figures = start.until(end, load) | {"open s": opened_s}

@@ -36,7 +36,7 @@ from benchmarks.client import Client
 from benchmarks.frames import SEQUENCE_BYTES, Block, Shape, padded_varint
 from benchmarks.generator import Publisher, flow, pump, step
 from benchmarks.loads import ONE_KIB
-from benchmarks.measure import DRAIN_TIMEOUT_S, WARM_UP_RATIO, Load
+from benchmarks.measure import DRAIN_TIMEOUT_S, WARM_UP_RATIO, Load, wait_for_first
 from benchmarks.process import usage
 from benchmarks.report import PENSTOCK
 from benchmarks.scan import OTHER_FRAME_BYTES_MAX, unpack_u32
@@ -217,6 +217,7 @@ def drive(port: int, pid: int, row: Row, seconds: float, window: int) -> dict[st
             time.monotonic(),
         )
         turns_for(seconds)
+        wait_for_first(lambda: sum(consumer.count for consumer in consumers) > sum(counts), turn)
         elapsed_s, cpu_s = time.monotonic() - start_s, usage(pid).cpu_s - cpu_s
         own_s = time.process_time() - own_s
         published = publisher.receipts.count - published

@@ -117,8 +117,8 @@ CROWDS: tuple[Plan, ...] = tuple(
         },
         {
             "name": "5000-connections",
-            "text": "10,000 msg/s over 1,250 topics with a connection for each producer and consumer; 2,500 idle ones",
-            "options": {"rate": 10_000, "topics": 1_250, "links": 1_250, "idle": 2_500},
+            "text": "4,000 msg/s over 1,250 topics with a connection for each producer and consumer; 2,500 idle ones",
+            "options": {"rate": 4_000, "topics": 1_250, "links": 1_250, "idle": 2_500},
             "figures": AT_RATE,
             "once": True,
             "timeout_s": 240.0,
@@ -141,24 +141,91 @@ CROWDS: tuple[Plan, ...] = tuple(
     )
 )
 
+# Deliveries at full speed by type of subscription; `fan_out` says what each is.
+FAN_OUTS: tuple[Plan, ...] = tuple(
+    Plan(name=f"fan-out-{mode}", text=text, tool="fan_out_row", mode=mode, figures=(RATE,), window=10_000)
+    for mode, text in (
+        ("exclusive", "deliveries to one consumer with cumulative acknowledgements"),
+        ("shared-1", "deliveries to one shared consumer, acknowledged one by one in groups of 100"),
+        ("shared-10", "deliveries to ten consumers of one shared subscription"),
+        ("shared-10-single-acks", "the same, with a command for each acknowledgement"),
+        ("ten-exclusive", "deliveries to ten exclusive subscriptions"),
+        ("ten-shared", "deliveries to ten shared subscriptions"),
+        ("key-shared-1", "deliveries to one Key_Shared consumer, 10,000 keys"),
+        ("key-shared-10", "deliveries to ten Key_Shared consumers, 10,000 keys"),
+    )
+)
+
 PLANS: tuple[Plan, ...] = (
-    Plan(name="publish-1k-w1000", mode=PUBLISH),
-    Plan(name="publish-1k-w20000", mode=PUBLISH, window=20_000),
-    Plan(name="publish-1k-50-producers", mode=PUBLISH, producers=50, window=20_000),
-    Plan(name="publish-1k-50-connections", mode=PUBLISH, connections=50, window=400),
-    Plan(name="publish-100b-batched", mode=PUBLISH, shape=SMALL_BATCH),
-    Plan(name="publish-128k", mode=PUBLISH, shape=LARGE_BATCH),
-    Plan(name="publish-1k-3-subscriptions", mode=PUBLISH, subscriptions=3),
-    Plan(name="tail-1k", mode=TAIL),
-    Plan(name="tail-1k-3-subscriptions", mode=TAIL, subscriptions=3),
-    Plan(name="tail-128k", mode=TAIL, shape=LARGE_BATCH),
-    Plan(name="catch-up-1k", mode=CATCH_UP, backlog_per_s=60_000),
-    Plan(name="catch-up-100b-batched", mode=CATCH_UP, shape=SMALL_BATCH, backlog_per_s=10_000),
-    Plan(name="catch-up-128k", mode=CATCH_UP, shape=LARGE_BATCH, backlog_per_s=2_000),
-    Plan(name="latency-1k", mode=LATENCY),
-    Plan(name="py-publish-100b-batched", mode=PUBLISH, shape=SMALL_BATCH, tool="pyclient"),
-    Plan(name="py-catch-up-100b-batched", mode=CATCH_UP, shape=SMALL_BATCH, backlog_per_s=200, tool="pyclient"),
-    Plan(name="py-latency-1k", mode=LATENCY, tool="pyclient"),
+    Plan(name="publish-1k-w1000", text="publish 1 KiB, 1,000 entries without a receipt", mode=PUBLISH),
+    Plan(name="publish-1k-w20000", text="publish 1 KiB, 20,000 entries without a receipt", mode=PUBLISH, window=20_000),
+    Plan(
+        name="publish-1k-50-producers",
+        text="publish 1 KiB, 50 producers in turns on one connection",
+        mode=PUBLISH,
+        producers=50,
+        window=20_000,
+    ),
+    Plan(
+        name="publish-1k-50-connections",
+        text="publish 1 KiB on 50 connections",
+        mode=PUBLISH,
+        connections=50,
+        window=400,
+    ),
+    Plan(name="publish-100b-batched", text="publish batches of 100 messages of 100 B", mode=PUBLISH, shape=SMALL_BATCH),
+    Plan(name="publish-128k", text="publish batches of 128 KiB", mode=PUBLISH, shape=LARGE_BATCH),
+    Plan(
+        name="publish-1k-3-subscriptions",
+        text="publish 1 KiB beside three idle subscriptions",
+        mode=PUBLISH,
+        subscriptions=3,
+    ),
+    Plan(name="tail-1k", text="publish and consume 1 KiB", mode=TAIL),
+    Plan(
+        name="tail-1k-3-subscriptions",
+        text="publish and consume 1 KiB on three subscriptions",
+        mode=TAIL,
+        subscriptions=3,
+    ),
+    Plan(name="tail-128k", text="publish and consume batches of 128 KiB", mode=TAIL, shape=LARGE_BATCH),
+    Plan(name="catch-up-1k", text="read a backlog of 1 KiB entries", mode=CATCH_UP, backlog_per_s=60_000),
+    Plan(
+        name="catch-up-100b-batched",
+        text="read a backlog of batches of 100 messages",
+        mode=CATCH_UP,
+        shape=SMALL_BATCH,
+        backlog_per_s=10_000,
+    ),
+    Plan(
+        name="catch-up-128k",
+        text="read a backlog of batches of 128 KiB",
+        mode=CATCH_UP,
+        shape=LARGE_BATCH,
+        backlog_per_s=2_000,
+    ),
+    Plan(name="latency-1k", text="receipts at 1,000 entries a second", mode=LATENCY),
+    Plan(
+        name="py-publish-100b-batched",
+        text="publish batches through the Python client",
+        mode=PUBLISH,
+        shape=SMALL_BATCH,
+        tool="pyclient",
+    ),
+    Plan(
+        name="py-catch-up-100b-batched",
+        text="read batches through the Python client",
+        mode=CATCH_UP,
+        shape=SMALL_BATCH,
+        backlog_per_s=200,
+        tool="pyclient",
+    ),
+    Plan(
+        name="py-latency-1k",
+        text="end to end through the Python client, 1,000 messages a second",
+        mode=LATENCY,
+        tool="pyclient",
+    ),
     Plan(name="publish-1k-tls", text="publish 1 KiB with TLS", mode=PUBLISH, setup=TLS),
     Plan(name="tail-1k-tls", text="publish and consume 1 KiB with TLS", mode=TAIL, setup=TLS),
     Plan(
@@ -167,6 +234,7 @@ PLANS: tuple[Plan, ...] = (
         mode=PUBLISH,
         policies={"deduplication": True},
     ),
+    *FAN_OUTS,
     *CROWDS,
     Plan(
         name="compaction",
@@ -177,7 +245,13 @@ PLANS: tuple[Plan, ...] = (
         figures=(RATE,),
     ),
     # Last, because they restart the brokers: whatever had warmed up in them is cold again.
-    Plan(name="catch-up-1k-cold", mode=CATCH_UP, backlog_per_s=60_000, cold=True),
+    Plan(
+        name="catch-up-1k-cold",
+        text="read 1 KiB entries after a restart, from the disk",
+        mode=CATCH_UP,
+        backlog_per_s=60_000,
+        cold=True,
+    ),
     Plan(
         name="catch-up-10-readers-cold",
         text="ten readers at ten places of a topic at once, from the disk, beside 5,000 msg/s end to end",
@@ -188,7 +262,14 @@ PLANS: tuple[Plan, ...] = (
         backlog_per_s=60_000,
         cold=True,
     ),
-    Plan(name="catch-up-128k-cold", mode=CATCH_UP, shape=LARGE_BATCH, backlog_per_s=2_000, cold=True),
+    Plan(
+        name="catch-up-128k-cold",
+        text="read batches of 128 KiB after a restart, from the disk",
+        mode=CATCH_UP,
+        shape=LARGE_BATCH,
+        backlog_per_s=2_000,
+        cold=True,
+    ),
 )
 
 # Every kind of work for a while, so that a virtual machine has compiled its hot paths before it is measured: Apache
@@ -212,6 +293,7 @@ QUICK = (
     "py-catch-up-100b-batched",
     "py-latency-1k",
     "publish-1k-deduplication",
+    "fan-out-shared-10",
     "tls-20k",
     "64-partitions",
     "1000-consumers-20k",

@@ -19,7 +19,7 @@ from benchmarks.loads import COST, PROXY_COST, RATE, VOLUME
 from benchmarks.process import cpu_of_all_s, usage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 Figures: TypeAlias = dict[str, float]
 
@@ -108,6 +108,19 @@ def percentiles(ordered: Sequence[float]) -> dict[str, float]:
     """Return the usual percentiles of ordered values."""
     last = len(ordered) - 1
     return {name: ordered[round(last * share)] for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))}
+
+
+def wait_for_first(has_come: Callable[[], bool], turn: Callable[[], None]) -> None:
+    """Take turns until something has come: in a short load on a busy machine that may be after its end.
+
+    Raises:
+        TimeoutError: nothing came.
+    """
+    deadline_s = time.monotonic() + DRAIN_TIMEOUT_S
+    while not has_come():
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"no message came within {DRAIN_TIMEOUT_S:.0f} s")
+        turn()
 
 
 def parse_load() -> tuple[str, Load]:

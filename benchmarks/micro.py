@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the hot paths cost by themselves, in nanoseconds of one core, beside the budgets that the code names.
 
-Where: part of `make bench`. Each figure is the best of some rounds: the others measure what else the machine does. The
+Where: part of `make measure`. Each figure is the best of some rounds: others measure what else the machine does. The
 wire's are per entry of 1 KiB in reads of 250, request memory's per read, and the log's per entry of 1 KiB, with the
 disk's work in them.
 """

@@ -17,8 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 PENSTOCK, BEFORE, PEER = "penstock", "before", "pulsar"
+NAMES = {PENSTOCK: "penstock", BEFORE: "penstock before", PEER: "Apache Pulsar"}
 SUBJECTS = (PENSTOCK, BEFORE, PEER)
 RATES = {RATE, VOLUME, "messages/s", "read entries/s"}
+TEXTS = {
+    "start": "from the start of the process",
+    "idle": "without clients",
+    "peak": "highest memory over all loads",
+}
 # A row is worse than before only if no round of it was as good as any round before, and by more than this.
 WORSE_RATIO_MAX = 0.95
 ROUNDS_TO_JUDGE_MIN = 3
@@ -152,7 +158,8 @@ def told_rows(rows: Sequence[Row]) -> list[Row]:
 
 def as_json(rows: Sequence[Row]) -> list[dict[str, object]]:
     """Rows for programs: each broker's median, least, most, number of rounds, and what voids it."""
-    texts = {plan.name: plan.text for plan in PLANS}
+    texts = {plan.name: plan.text for plan in PLANS} | TEXTS
+    told = told_rows(rows)
     return [
         {
             "load": row.load,
@@ -162,6 +169,7 @@ def as_json(rows: Sequence[Row]) -> list[dict[str, object]]:
             "ratio": row.ratio,
             "gain": row.gain,
             "verdict": row.verdict,
+            "shown": row in told,
         }
         for row in rows
     ]

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.brokers import add_before_option, add_peer_option, subjects_of
 from benchmarks.loads import CORE, PENSTOCK_WARM_UP_S, PLAIN, PLANS, QUICK, RSS, WARM_UP, WARM_UP_S, Plan
+from benchmarks.page import html_page
 from benchmarks.process import PeerError, usage
 from benchmarks.report import PEER, Sample, as_json, markdown, summarize, told_rows
 from benchmarks.subjects import LoadFailed, Subject
@@ -210,9 +211,11 @@ def write(options: argparse.Namespace, samples: Sequence[Sample], busy: float) -
         **{name: value for name, value in vars(options).items() if not isinstance(value, Path)},
     }
     rows = summarize(samples)
-    document = {"about": about, "rows": as_json(rows), "samples": [asdict(sample) for sample in samples]}
+    told = as_json(rows)
+    document = {"about": about, "rows": told, "samples": [asdict(sample) for sample in samples]}
     (options.results / f"{options.name}.json").write_text(json.dumps(document, indent=1) + "\n")
     (options.results / f"{options.name}.md").write_text(markdown(rows))
+    (options.results / f"{options.name}.html").write_text(html_page(about, [row for row in told if row["shown"]]))
 
 
 if __name__ == "__main__":

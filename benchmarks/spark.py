@@ -4,10 +4,10 @@
 Why beside them: what Spark itself takes to carry a row between its virtual machine and Python is most of the time. The
 ratio to a source or sink that does nothing else says what is ours to make faster; the ratio to a loop around the
 official client's reader says whether Spark is worth its while.
-Where: part of `make bench`; by hand `python -m benchmarks.spark --rows 1000000 --rounds 3`. A round takes each measure
-in turn; medians are compared. Payloads of 1 KiB, or records of eight fields; four partitions, two tasks at a time. A
-query begins with half a second in which nothing is read, a stream with more than one: of few rows these are most of the
-time.
+Where: part of `make measure`; by hand `python -m benchmarks.spark --rows 1000000 --rounds 3`. A round takes each
+measure in turn; medians are compared. Payloads of 1 KiB, or records of eight fields; four partitions, two tasks
+at a time. A query begins with half a second in which nothing is read, a stream with more than one: of few rows these
+are most of the time.
 """
 
 from __future__ import annotations

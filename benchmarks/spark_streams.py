@@ -4,7 +4,7 @@
 Why beside `benchmarks.spark`: there a stream reads all at once. With a limit, what counts is the time between two
 micro-batches: planning, starting tasks, opening connections. Each aggregation of a topic is run in turn with one of a
 source that costs nothing, which has the same limit and as many tasks: what that does not reach is Spark's own.
-Where: part of `make bench`; by hand `python -m benchmarks.spark_streams --messages 300000 --only 16 --rounds 3`. To
+Where: part of `make measure`; by hand `python -m benchmarks.spark_streams --messages 300000 --only 16 --rounds 3`. To
 compare two versions, run it with each one's `src` first in PYTHONPATH, on the same day.
 """
 

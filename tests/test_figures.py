@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures in the documentation are those of the run that is kept."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from typing import Any
+
+import pytest
+
+from benchmarks.page import charts, html_page
+from benchmarks.report import BEFORE, PEER, PENSTOCK, Sample, as_json, summarize
+from tools.write_figures import FIGURES, FILE, LINES, README, files, kept, readme_part
+
+DOCUMENT: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+
+
+def test_every_file_shows_the_figures_that_are_kept() -> None:
+    wanted = files(DOCUMENT)
+
+    behind = [file.name for file, text in wanted.items() if file.read_text(encoding="utf-8") != text]
+    assert behind == [], "run `python -m tools.write_figures`"
+    assert set(FIGURES.glob("*.svg")) <= wanted.keys()
+
+
+def test_the_readme_says_when_it_was_measured() -> None:
+    part = readme_part(DOCUMENT)
+
+    assert part in README.read_text(encoding="utf-8")
+    assert DOCUMENT["about"]["at"][:10] in part
+
+
+def run_of(rate: float) -> dict[str, Any]:
+    """What a run leaves."""
+    samples = [
+        Sample(load, subject, figure, value * factor)
+        for line in LINES
+        for load, figure in line.figures
+        for subject, value in ((PENSTOCK, rate), (BEFORE, rate / 2), (PEER, rate / 4))
+        for factor in (0.9, 1, 1.1)
+    ]
+    samples.append(Sample("publish-1k-w1000", PENSTOCK, "generator core", 0.3))
+    about = {"at": "2026-01-02T03:04:05Z", "machine": "one", "python": "3", "seconds": 2, "scratch": "/somewhere"}
+    return {"about": about, "rows": as_json(summarize(samples)), "samples": []}
+
+
+def test_a_new_run_changes_all_lines_of_the_readme_and_leaves_out_what_only_explains() -> None:
+    taken = kept(run_of(12_345.0))
+
+    part = readme_part(taken)
+
+    assert "Measured 2026-01-02 on one, Python 3" in part
+    assert len(part.splitlines()) == 4 + len(LINES)
+    assert "12k entries/s | 3,086 entries/s | 4×" in part.replace("12k / 12k", "12k").replace("3,086 / 3,086", "3,086")
+    assert "generator core" not in {row["figure"] for row in taken["rows"]}
+    assert "scratch" not in taken["about"]
+
+
+@pytest.mark.parametrize("document", [DOCUMENT, kept(run_of(3.0))], ids=["kept", "new"])
+def test_plots_are_well_formed_and_say_what_they_show(document: dict[str, Any]) -> None:
+    drawn = charts(document["rows"])
+
+    assert len(drawn) >= 5
+    for title, chart in drawn.items():
+        root = ET.fromstring(chart)
+        assert title in root.attrib["aria-label"]
+        circles = list(root.iter("{http://www.w3.org/2000/svg}circle"))
+        assert len(circles) >= 1
+        assert all(0 < float(one.attrib["cx"]) < 720 for one in circles)
+
+
+def test_the_page_has_the_table_and_all_plots() -> None:
+    document = run_of(3.0)
+
+    page = html_page(document["about"], document["rows"])
+
+    assert page.count("<svg") == len(charts(document["rows"]))
+    assert "penstock before" in page
+    assert "3 (2.7–3.3)" in page

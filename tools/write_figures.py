@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Take the figures of a run of the benchmarks into the documentation.
+
+    make bench PEER=pulsar
+    python -m tools.write_figures benchmarks/results/latest.json
+    python -m tools.write_figures            # writes again what stands in docs/figures
+
+The rows are kept in `docs/figures/figures.json`, without the samples. From them come the table of the README between
+its markers, `docs/reference/benchmarks.md`, and the plots.
+Where: by hand, after a run worth showing. `tests/test_figures.py` fails while one of the files is behind.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from benchmarks.loads import CORE, COST, FIRST, P50, P99, RATE, RSS, VOLUME
+from benchmarks.page import about_line, charts, spread
+from benchmarks.report import NAMES, PEER, PENSTOCK, short
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+FIGURES: Final = ROOT / "docs" / "figures"
+FILE: Final = FIGURES / "figures.json"
+README: Final = ROOT / "README.md"
+PAGE: Final = ROOT / "docs" / "reference" / "benchmarks.md"
+_PART: Final = re.compile(r"(<!-- figures -->\n).*?(<!-- end of figures -->)", re.DOTALL)
+
+
+class Line(NamedTuple):
+    """One line of the README's table: what it says, and which figures stand in it, as (load, figure)."""
+
+    text: str
+    figures: tuple[tuple[str, str], ...]
+    unit: str
+
+
+LINES: Final = (
+    Line(
+        "publish 1 KiB, one producer, window 1,000 / 20,000",
+        (("publish-1k-w1000", RATE), ("publish-1k-w20000", RATE)),
+        "entries/s",
+    ),
+    Line(
+        "publish 1 KiB, 50 producers on one connection / 50 connections",
+        (("publish-1k-50-producers", RATE), ("publish-1k-50-connections", RATE)),
+        "entries/s",
+    ),
+    Line("publish 1 KiB with TLS", (("publish-1k-tls", RATE),), "entries/s"),
+    Line("publish 128 KiB", (("publish-128k", VOLUME),), "MB/s"),
+    Line("catch-up 1 KiB", (("catch-up-1k", RATE),), "entries/s"),
+    Line("catch-up 128 KiB", (("catch-up-128k", VOLUME),), "MB/s"),
+    Line("catch-up 1 KiB after a restart, from the disk", (("catch-up-1k-cold", RATE),), "entries/s"),
+    Line("catch-up 128 KiB after a restart, from the disk", (("catch-up-128k-cold", VOLUME),), "MB/s"),
+    Line(
+        "deliveries to one / ten consumers of a shared subscription",
+        (("fan-out-shared-1", RATE), ("fan-out-shared-10", RATE)),
+        "messages/s",
+    ),
+    Line("receipt at 1,000/s, p50 / p99", (("latency-1k", P50), ("latency-1k", P99)), "ms"),
+    Line(
+        "end to end through the Python client at 1,000/s, p50 / p99",
+        (("py-latency-1k", P50), ("py-latency-1k", P99)),
+        "ms",
+    ),
+    Line("end to end at 20,000/s with TLS, mean / p99", (("tls-20k", "mean ms"), ("tls-20k", P99)), "ms"),
+    Line(
+        "20,000/s over 10,000 topics with a producer and a consumer each, mean / p99",
+        (("10000-topics", "mean ms"), ("10000-topics", P99)),
+        "ms",
+    ),
+    Line(
+        "publish / catch-up of batches of 100 × 100 B through the Python client",
+        (("py-publish-100b-batched", RATE), ("py-catch-up-100b-batched", RATE)),
+        "batches/s",
+    ),
+    Line("process start to first acknowledged message", (("start", FIRST),), "s"),
+    Line("idle memory", (("idle", RSS),), "MiB"),
+    Line("idle processor", (("idle", CORE),), "% of a core"),
+    Line("highest memory over all loads", (("peak", RSS),), "MiB"),
+    Line(
+        "processor time of the broker per entry, publish 1 KiB, window 1,000 / 20,000",
+        (("publish-1k-w1000", COST), ("publish-1k-w20000", COST)),
+        "µs",
+    ),
+)
+
+
+def readme_part(document: Mapping[str, Any]) -> str:
+    """The part of the README: when it was measured, and the table."""
+    rows = by_name(document["rows"])
+    lines = ["| load | penstock | Apache Pulsar | ratio |", "|---|---|---|---|"]
+    for line in LINES:
+        found = [rows[key] for key in line.figures if key in rows]
+        if len(found) == len(line.figures):
+            cells = [_cell(found, name, line.unit) for name in (PENSTOCK, PEER)]
+            lines.append(f"| {line.text} | {' | '.join(cells)} | {' / '.join(map(_ratio, found))} |")
+    return f"{about_line(document['about'])}\n\n" + "\n".join(lines) + "\n"
+
+
+def _cell(rows: Sequence[Mapping[str, Any]], name: str, unit: str) -> str:
+    summaries = [row["by_subject"].get(name) for row in rows]
+    if None in summaries:
+        return ""
+    return f"{' / '.join(_number(one['median']) for one in summaries)} {unit}"
+
+
+def _number(value: float) -> str:
+    return f"{value / 1000:,.0f}k" if value >= 10_000 else short(value)
+
+
+def _ratio(row: Mapping[str, Any]) -> str:
+    ratio = row["ratio"]
+    return "–" if ratio is None else f"{short(ratio) if ratio >= 10 else format(ratio, '.2g')}×"
+
+
+def page(document: Mapping[str, Any]) -> str:
+    """The page with every row, and the plots."""
+    rows = document["rows"]
+    lines = [
+        "# Benchmarks",
+        "",
+        about_line(document["about"]),
+        "`make bench PEER=pulsar` measures again, and `python -m tools.write_figures` writes this page.",
+        "",
+        "Medians, with the least and the most of all rounds in brackets. Beside the first figure of a load stands the",
+        "processor time that the broker took for an entry. A load is void if not the broker limited it.",
+        "",
+        *(f"![{title}](../figures/{_file_of(title)})\n" for title in charts(rows)),
+        f"| load | what it measures | figure | {NAMES[PENSTOCK]} | µs/entry | {NAMES[PEER]} | µs/entry | ratio |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    costs = {row["load"]: row["by_subject"] for row in rows if row["figure"] == COST}
+    told: set[str] = set()
+    for row in rows:
+        if row["figure"] != COST:
+            first = row["load"] not in told
+            cost = costs.get(row["load"], {}) if first else {}
+            cells = [
+                spread(of.get(name)) for name in (PENSTOCK, PEER) for of in (row["by_subject"], cost)
+            ]  # fmt: skip
+            text = row["text"] if first else ""
+            lines.append(f"| {row['load']} | {text} | {row['figure']} | {' | '.join(cells)} | {_ratio(row)} |")
+            told.add(row["load"])
+    return "\n".join(lines) + "\n"
+
+
+def _file_of(title: str) -> str:
+    return re.sub(r"[^a-z]+", "-", title.partition(" (")[0].lower().replace("µ", "u")).strip("-") + ".svg"
+
+
+def by_name(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Mapping[str, Any]]:
+    """Rows by load and figure."""
+    return {(row["load"], row["figure"]): row for row in rows}
+
+
+def files(document: Mapping[str, Any]) -> dict[Path, str]:
+    """Every file that shows figures, and what it must hold."""
+    readme = _PART.sub(lambda part: f"{part[1]}{readme_part(document)}{part[2]}", README.read_text(encoding="utf-8"))
+    plots = {FIGURES / _file_of(title): f"{chart}\n" for title, chart in charts(document["rows"]).items()}
+    return {README: readme, PAGE: page(document), **plots}
+
+
+def kept(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What is kept of a run: its rows, without the figures that only explain others."""
+    names = {name for name in document["about"] if name in {"at", "python", "machine", "seconds", "note"}}
+    return {
+        "about": {name: document["about"][name] for name in sorted(names)},
+        "rows": [row for row in document["rows"] if row["shown"]],
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Take over a run, if one is named, and write every file that is behind."""
+    FIGURES.mkdir(exist_ok=True)
+    if arguments:
+        taken = kept(json.loads(Path(arguments[0]).read_text(encoding="utf-8")))
+        FILE.write_text(json.dumps(taken, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    wanted = files(json.loads(FILE.read_text(encoding="utf-8")))
+    for plot in set(FIGURES.glob("*.svg")) - wanted.keys():
+        plot.unlink()
+    for file, text in wanted.items():
+        if not file.exists() or file.read_text(encoding="utf-8") != text:
+            file.write_text(text, encoding="utf-8")
+            print(f"wrote {file.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
