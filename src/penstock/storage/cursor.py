@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.core.checksum import SEAL_BYTES, is_sealed, seal
@@ -100,14 +101,14 @@ class Cursor:
         first, last = ordered[0], ordered[-1]
         if last - first + 1 == len(ordered) and ordered == list(range(first, last + 1)):
             return self._add(first, last)
-        at = newly = 0
-        while at < len(ordered) and ordered[at] <= (last := self.mark_delete) + 1:
-            # Entries that continue the acknowledged ones only move the mark-delete position.
-            while at < len(ordered) and ordered[at] <= last + 1:
-                last = max(last, ordered[at])
-                at += 1
-            newly += self._add(self.mark_delete + 1, last)
-        return newly + self._add_scattered(ordered[at:] if at else ordered)
+        # All of them are added before the mark-delete position moves, once: they may end many gaps above it.
+        beyond = bisect_right(ordered, self.mark_delete)
+        if beyond:
+            del ordered[:beyond]
+        newly = self._add_scattered(ordered)
+        if ordered and ordered[0] == self.mark_delete + 1:
+            self._advance(self.mark_delete)
+        return newly
 
     def acknowledge_through(self, entry_id: int) -> int:
         """Acknowledge all entries up to and including `entry_id`; return how many were not acknowledged before."""
@@ -340,7 +341,7 @@ class Cursor:
         return newly
 
     def _add_scattered(self, ordered: list[int]) -> int:
-        """Acknowledge ascending ids, all of them above `mark_delete` + 1."""
+        """Acknowledge ascending ids, all of them above `mark_delete`, which does not move."""
         newly = self._own_ids().add_many(ordered) if ordered else 0
         if newly:
             self.version += 1

@@ -34,27 +34,24 @@ class Draining(NamedTuple):
     entries: int
 
 
-class _Holder(Generic[C]):
-    """The consumer that holds entries of a slot, how many, and the selector's version when it got the first one."""
+class _Holder(NamedTuple, Generic[C]):
+    """The consumer that holds entries of slots, and the selector's version when it got the first ones."""
 
-    __slots__ = ("consumer", "entries", "version")
-
-    def __init__(self, consumer: C, version: int) -> None:
-        self.consumer = consumer
-        self.version = version
-        self.entries = 0
+    consumer: C
+    version: int
 
 
 class KeyOrder(Generic[C]):
     """The slots of one subscription: their consumers, held entries, and waiting entries."""
 
-    __slots__ = ("_heaps", "_held", "_holders", "_waiting", "cleared", "in_order", "selector")
+    __slots__ = ("_counts", "_heaps", "_held", "_holders", "_waiting", "cleared", "in_order", "selector")
 
     def __init__(self, selector: Selector[C], *, in_order: bool) -> None:
         self.selector = selector
         self.in_order = in_order
         self.cleared: dict[int, int] = {}  # by identity of the consumer: number of slots drained so far
         self._holders: dict[int, _Holder[C]] = {}  # by slot
+        self._counts: dict[int, int] = {}  # by slot: how many entries its holder holds
         self._held: dict[int, int] = {}  # entry id -> slot, of held entries
         self._waiting: dict[int, int] = {}  # entry id -> slot
         self._heaps: dict[int, list[int]] = {}  # slot -> its waiting entries; may contain removed ones
@@ -134,28 +131,30 @@ class KeyOrder(Generic[C]):
             room: messages that each consumer may be sent; reduced by what is planned.
         """
         rows_of: dict[C, list[int]] = {}
-        held, holders, heaps, in_order = self._held, self._holders, self._heaps, self.in_order
+        held, holders, counts, heaps, in_order = self._held, self._holders, self._counts, self._heaps, self.in_order
         version = self.selector.version
-        # Budget: 0.9 µs per entry on one core.
+        takers: dict[C, tuple[_Holder[C], list[int]]] = {}
+        # Budget: 0.6 µs per entry on one core, and 0.2 for `select_each`.
         for row, (slot, consumer) in enumerate(zip(slots, self.selector.select_each(slots), strict=True)):
             holder = holders.get(slot)
             if (
                 consumer is None
-                or (in_order and (slot in heaps or (holder is not None and holder.consumer is not consumer)))
-                or room.get(consumer, 0) <= 0
+                or (in_order and (slot in heaps or (holder is not None and holder[0] is not consumer)))
+                or (left := room.get(consumer, 0)) <= 0
             ):
                 self.wait(entry_ids[row], slot)
                 continue
+            taker = takers.get(consumer)
+            if taker is None:
+                rows_of[consumer] = []
+                taker = takers[consumer] = _Holder(consumer, version), rows_of[consumer]
             held[entry_ids[row]] = slot
-            if holder is None or holder.consumer is not consumer:  # the latter only out of order
-                holder = holders[slot] = _Holder(consumer, version)
-            holder.entries += 1
-            room[consumer] -= 1 if messages is None else messages[row]
-            rows = rows_of.get(consumer)
-            if rows is None:
-                rows_of[consumer] = [row]
+            if holder is None or holder[0] is not consumer:  # the latter only out of order
+                holders[slot], counts[slot] = taker[0], 1
             else:
-                rows.append(row)
+                counts[slot] += 1
+            room[consumer] = left - (1 if messages is None else messages[row])
+            taker[1].append(row)
         return rows_of
 
     def plan_waiting(
@@ -182,8 +181,8 @@ class KeyOrder(Generic[C]):
         self._held[entry_id] = slot
         holder = self._holders.get(slot)
         if holder is None or holder.consumer is not consumer:  # the latter only out of order
-            holder = self._holders[slot] = _Holder(consumer, self.selector.version)
-        holder.entries += 1
+            self._holders[slot], self._counts[slot] = _Holder(consumer, self.selector.version), 0
+        self._counts[slot] += 1
 
     def release(self, consumer: C, entry_ids: Iterable[int], *, again: bool) -> bool:
         """Entries are no longer held by a consumer: acknowledged, or to be sent `again`.
@@ -191,7 +190,8 @@ class KeyOrder(Generic[C]):
         Returns True if entries that waited for it can be sent now.
         """
         freed = False
-        held, holders, heaps, version = self._held, self._holders, self._heaps, self.selector.version
+        held, holders, counts, heaps = self._held, self._holders, self._counts, self._heaps
+        version = self.selector.version
         for entry_id in entry_ids:
             slot = held.pop(entry_id, None)
             if slot is None:
@@ -199,13 +199,14 @@ class KeyOrder(Generic[C]):
             if again:
                 self.wait(entry_id, slot)
             holder = holders.get(slot)
-            if holder is None or holder.consumer is not consumer:
+            if holder is None or holder[0] is not consumer:
                 continue
-            holder.entries -= 1
-            if not holder.entries:
-                del holders[slot]
+            if counts[slot] > 1:
+                counts[slot] -= 1
+            else:
+                del holders[slot], counts[slot]
                 freed = freed or slot in heaps
-                if holder.version != version and self.selector.select(slot) is not consumer:
+                if holder[1] != version and self.selector.select(slot) is not consumer:
                     self.cleared[id(consumer)] = self.cleared.get(id(consumer), 0) + 1
         return freed or again
 
@@ -214,13 +215,13 @@ class KeyOrder(Generic[C]):
         self.cleared.pop(id(consumer), None)
 
     def clear(self) -> None:
-        for kept in (self._holders, self._held, self._waiting, self._heaps):
+        for kept in (self._holders, self._counts, self._held, self._waiting, self._heaps):
             kept.clear()
 
     def draining(self, consumer: C) -> list[Draining]:
         """Slots of other consumers of which this one still holds entries."""
         return [
-            Draining(slot, holder.entries)
+            Draining(slot, self._counts[slot])
             for slot, holder in self._holders.items()
             if holder.consumer is consumer and self.selector.select(slot) is not consumer
         ]
