@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from benchmarks.brokers import add_before_option, add_peer_option, subjects_of
 from benchmarks.loads import CORE, PENSTOCK_WARM_UP_S, PLAIN, PLANS, QUICK, RSS, WARM_UP, WARM_UP_S, Plan
 from benchmarks.page import html_page
-from benchmarks.process import PeerError, usage
+from benchmarks.process import usage
 from benchmarks.report import PEER, Sample, as_json, markdown, summarize, told_rows
 from benchmarks.subjects import LoadFailed, Subject
 
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             for sample in one_round(options, plans, row, deadline_s if row else math.inf):
                 samples.append(sample)  # noqa: PERF402 -- what was measured before an error counts
-        except (PeerError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 -- what was measured so far counts
             print(f"bench: round {row + 1}: {error}", file=sys.stderr)
             status = 1
         write(options, samples, busy)
@@ -169,7 +169,7 @@ def one_load(subject: Subject, plan: Plan, options: argparse.Namespace, row: int
     try:
         subject.revive()
         taken = subject.drive(plan, seconds=options.seconds, seed=options.seed + row, note=str(row))
-    except (LoadFailed, PeerError, OSError, ValueError) as failure:
+    except Exception as failure:  # noqa: BLE001 -- whatever becomes of one load, the others are measured
         yield failed(plan, subject, failure)
         return
     void = why_void(plan, taken)

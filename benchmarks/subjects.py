@@ -70,8 +70,8 @@ class Subject:
         self.running.close()
 
     def revive(self) -> None:
-        """Start it again if it has died. Raises PeerError."""
-        if self.address is not None and not is_running(self.address.pid):
+        """Start it again if it has died, or could not be restarted. Raises PeerError."""
+        if self.address is None or not is_running(self.address.pid):
             self.stop()
             self.start()
 
