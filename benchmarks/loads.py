@@ -159,6 +159,37 @@ FAN_OUTS: tuple[Plan, ...] = tuple(
     )
 )
 
+# What an entry costs when few come; ten connections publish a hundred a second each.
+LOOP_COST, OTHERS_COST = "loop µs/entry", "other threads µs/entry"
+LOW_RATES: tuple[Plan, ...] = (
+    *(
+        Plan(
+            name=f"low-rate-{name}",
+            text=text,
+            mode="paced",
+            tool="low_rate",
+            options=options,
+            connections=connections,
+            figures=(P50, P99, LOOP_COST, OTHERS_COST),
+        )
+        for name, text, options, connections in (
+            ("100", "100 entries/s", {"rate": 100}, 1),
+            ("1k", "1,000 entries/s", {"rate": 1_000}, 1),
+            ("1k-one-by-one", "at most 1,000 entries/s, one at a time", {"rate": 1_000, "one_by_one": True}, 1),
+            ("10k", "10,000 entries/s", {"rate": 10_000}, 1),
+            ("10-connections", "1,000 entries/s of ten connections", {"rate": 1_000}, 10),
+        )
+    ),
+    Plan(
+        name="low-rate-end-to-end",
+        text="1,000 msg/s end to end",
+        tool="crowd",
+        mode="drive",
+        options={"rate": 1_000},
+        figures=AT_RATE,
+    ),
+)
+
 PLANS: tuple[Plan, ...] = (
     Plan(name="publish-1k-w1000", text="publish 1 KiB, 1,000 entries without a receipt", mode=PUBLISH),
     Plan(name="publish-1k-w20000", text="publish 1 KiB, 20,000 entries without a receipt", mode=PUBLISH, window=20_000),
@@ -238,6 +269,7 @@ PLANS: tuple[Plan, ...] = (
         policies={"deduplication": True},
     ),
     *FAN_OUTS,
+    *LOW_RATES,
     *CROWDS,
     Plan(
         name="compaction",
@@ -294,6 +326,7 @@ QUICK = (
     "tail-128k",
     "catch-up-1k",
     "latency-1k",
+    "low-rate-1k-one-by-one",
     "py-catch-up-100b-batched",
     "py-latency-1k",
     "publish-1k-deduplication",
