@@ -122,8 +122,9 @@ def write_all(file: File, buffers: Sequence[Buffer], offset: int) -> int:
     """Write all of `buffers` from `offset` on, in as many writes as needed; return the bytes written."""
     written = 0
     for start in range(0, len(buffers), BUFFERS_PER_WRITE_MAX):
-        pending = list(buffers[start : start + BUFFERS_PER_WRITE_MAX])
-        size = sum(len(buffer) for buffer in pending)
+        few = len(buffers) <= BUFFERS_PER_WRITE_MAX
+        pending = buffers if few else buffers[start : start + BUFFERS_PER_WRITE_MAX]
+        size = sum(map(len, pending))
         taken = file.write(pending, offset + written)
         while taken < size:  # A signal, a full disk or the kernel's 2 GiB bound cut the write short.
             pending = _rest(pending, taken)

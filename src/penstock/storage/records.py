@@ -42,6 +42,8 @@ _PLACE: Final = struct.Struct("<8sQ")  # magic, segment id: a search for headers
 _HEADER: Final = struct.Struct("<8sQQQQIIIIIIII")
 _CRC: Final = struct.Struct("<I")
 _GROUP_BYTES: Final = 20  # ledger u64, first entry u64, count u32
+# The table of one entry that holds one message: at low rates every block is one.
+_ONE_ENTRY: Final = struct.Struct("<QQIII")
 _U32: Final = "I"
 _U64: Final = "Q"
 
@@ -184,6 +186,8 @@ def _encode_table(
     lengths: Sequence[int],
     message_counts: Sequence[int] | None,
 ) -> bytes:
+    if len(offsets) == 1 == len(groups) and message_counts is None:
+        return _ONE_ENTRY.pack(*groups[0], offsets[0], lengths[0])
     ledgers, firsts, counts = zip(*groups, strict=True)
     columns = [_pack(_U64, ledgers), _pack(_U64, firsts), _pack(_U32, counts)]
     columns += [_pack(_U32, offsets), _pack(_U32, lengths)]
