@@ -38,6 +38,7 @@ from penstock.governance.request_memory import RequestMemory
 from penstock.net.clock import SystemClock
 from penstock.net.listener import RESERVED_DESCRIPTORS, Connections, Listener
 from penstock.net.loop_turns import LoopTurns, timed_loop
+from penstock.net.posted_calls import PostedCalls
 from penstock.net.signals import on_signal
 from penstock.net.tls_context import TlsOptions, server_context
 from penstock.processes.fewer_brokers import leave_out_brokers
@@ -207,7 +208,9 @@ async def start(
     loop = asyncio.get_running_loop()
     clock = SystemClock()
     number = handover.number if handover is not None else 0
-    storage = await _opened(settings, data_dir, handover, clock, stack)
+    posted = PostedCalls(loop)
+    stack.callback(posted.close)
+    storage = await _opened(settings, data_dir, handover, clock, posted.post, stack)
     peers = _peers(handover) if handover is not None else None
     live = Live(settings)
     limits = LimitsInForce(live.limits)
@@ -222,6 +225,7 @@ async def start(
         bounds=Bounds(schema_bytes_max=settings.schema_bytes_max),
         admit=partial(refusal, limits),
         reserved_descriptors=http.connections_max,
+        flush_soon=posted.flush_soon,
     )
     http_memory = MemoryRow("http", limits.now.http_bytes)
     async with contextlib.AsyncExitStack() as binding:
@@ -328,10 +332,11 @@ async def _opened(
     data_dir: Path,
     handover: Handover | None,
     clock: SystemClock,
+    post: Callable[[Callable[[], None]], None],
     stack: contextlib.AsyncExitStack,
 ) -> Storage:
     """Open and lock the data directory, recover the log and load the catalog; `stack` closes them."""
-    post, files = _poster(asyncio.get_running_loop()), OsFiles()
+    files = OsFiles()
     number = handover.number if handover is not None else 0
     directory = open_data_directory(data_dir, files, brokers=number + 1)
     create_for_new_broker(directory.topics(number), files)
@@ -516,16 +521,6 @@ def _reload_tls(ports: Iterable[tuple[TlsOptions | None, Listener | AdminServer 
         port.tls = context
     if contexts:
         log.info("certificates were read again")
-
-
-def _poster(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:
-    """Pass callables of other threads to the loop; they are dropped after the loop has ended."""
-
-    def post(callback: Callable[[], None]) -> None:
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(callback)
-
-    return post
 
 
 def _check_descriptors() -> None:

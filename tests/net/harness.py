@@ -34,6 +34,7 @@ from penstock.governance.request_memory import RequestMemory
 from penstock.net.listener import Connections, Listener
 from penstock.net.listening import listen_for_clients
 from penstock.net.memory_limiter import LimitType
+from penstock.net.posted_calls import PostedCalls
 from penstock.storage.catalog import Catalog
 from penstock.storage.directory import open_data_directory
 from penstock.storage.entry_log import EntryLog
@@ -259,13 +260,10 @@ def start_broker(
         clock, disk = clock or ManualClock(wall_ms=WALL_MS), Disk()
     data = open_data_directory(directory / "data", disk, brokers=number + 1)
     stack.push_async_callback(close_clients)
-
-    def post(callback: Callable[[], None]) -> None:
-        loop.call_soon_threadsafe(callback)
-
-    entry_log = EntryLog.open(data.broker(number), disk, log_limits, post, clock=clock, index_vfs=vfs)
+    posted = PostedCalls(loop, loop.call_soon_threadsafe)
+    entry_log = EntryLog.open(data.broker(number), disk, log_limits, posted.post, clock=clock, index_vfs=vfs)
     stack.callback(entry_log.close)
-    catalog = Catalog.open(data, post, disk, broker=number, shared=shared, vfs=vfs, exclusive=vfs is not None)
+    catalog = Catalog.open(data, posted.post, disk, broker=number, shared=shared, vfs=vfs, exclusive=vfs is not None)
     stack.callback(catalog.close)
     memory = RequestMemory(request_limits)
     in_force = LimitsInForce(limits)
@@ -276,6 +274,7 @@ def start_broker(
         clock=clock,
         frame_bytes_max=request_limits.frame_bytes_max - LENGTH_BYTES,
         admit=partial(refusal, in_force),
+        flush_soon=posted.flush_soon,
     )
     broker = Broker(
         entry_log=entry_log,

@@ -53,6 +53,29 @@ async def test_no_command_is_begun_when_a_turn_has_taken_its_time() -> None:
     assert len(done) == 4
 
 
+async def test_asking_whether_a_command_may_be_handled_begins_no_turn_and_counts_none() -> None:
+    turns = CommandScheduler(asyncio.get_running_loop(), ManualClock())
+    assert all(turns.may_take() for _ in range(2 * TURN_COMMANDS))
+    taken = 0
+    while turns.may_take():
+        assert turns.take(0)
+        taken += 1
+    assert taken == TURN_COMMANDS
+    assert not turns.take(0)
+    await asyncio.sleep(0)
+    assert turns.may_take()
+
+
+async def test_no_command_may_be_handled_when_a_turn_has_taken_its_time() -> None:
+    clock = ManualClock()
+    turns = CommandScheduler(asyncio.get_running_loop(), clock)
+    assert turns.take(0)
+    clock.advance(ns=TURN_NS)
+    assert not turns.may_take()
+    await asyncio.sleep(0)
+    assert turns.may_take()
+
+
 async def test_no_socket_is_read_when_a_turn_has_lasted_too_long_and_again_in_the_next() -> None:
     clock = ManualClock()
     turns = CommandScheduler(asyncio.get_running_loop(), clock)

@@ -58,6 +58,10 @@ class CommandScheduler:
         """Return the number of waiting connections."""
         return len(self._queue)
 
+    def may_take(self) -> bool:
+        """Return whether a connection may handle a first command in this turn; it calls `take` if it does."""
+        return not self._running or (self._left > 0 and self._clock.monotonic_ns() < self._stop_ns)
+
     def take(self, taken: int) -> bool:
         """Return whether a connection that has handled `taken` commands in a row may handle one more in this turn."""
         if not self._running:

@@ -294,7 +294,7 @@ class Connection:
         self._outbound.add(charged_bytes)
         if not self._flush_scheduled and not self._writer_added:
             self._flush_scheduled = True
-            self._loop.call_soon(self.flush)
+            self._shared.flush_soon(self.flush)
 
     def write_shared(
         self, head: bytes, shared: Sequence[Buffer], shared_bytes: int, passed: Callable[[], None]

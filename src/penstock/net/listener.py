@@ -70,6 +70,7 @@ class Connections:
         admit: Callable[[Connections, str], bytes | None] | None = None,
         reserved_descriptors: int = 0,
         new_reader: Callable[..., FrameReader] = FrameReader,
+        flush_soon: Callable[[Callable[[], object]], object] | None = None,
     ) -> None:
         """Take what all connections share.
 
@@ -83,6 +84,7 @@ class Connections:
             admit: says whether one more from this address may come in: None, or what to tell it.
             reserved_descriptors: open files kept free for callers of the admin port, beside those that always are.
             new_reader: what cuts the stream of a client.
+            flush_soon: calls the flush of a connection for which something was queued; None: in the next turn.
         """
         self.loop = loop
         self.memory = memory
@@ -94,6 +96,7 @@ class Connections:
         self.refused = 0
         self.reserved_descriptors = reserved_descriptors
         self.new_reader = new_reader
+        self.flush_soon = flush_soon or loop.call_soon
         self._refusing = False
         self._granting = False
         self._looking = False  # for stalled clients, because connections wait for outbound memory

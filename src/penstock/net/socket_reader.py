@@ -33,7 +33,7 @@ from penstock.core.units import KIB
 from penstock.governance.muting import MuteReason
 from penstock.governance.request_limits import LENGTH_BYTES, USEFUL_BYTES
 from penstock.net.tls import TLS_PLAIN_BYTES, TLS_WRITE_BYTES, plain_reason
-from penstock.wire.events import Command, PublishRun, Relayed
+from penstock.wire.events import AckRun, Command, Flow, PublishRun, Relayed
 from penstock.wire.frame_reader import FrameReader, ProtocolError
 from penstock.wire.layouts import SEND_START
 
@@ -69,6 +69,8 @@ LOOK_AGAIN_S: Final = 0.02
 LOOK_AGAIN_S_MAX: Final = 1.0
 # The first bytes of a TLS handshake. A frame that begins like this would be far too large.
 TLS_START: Final = b"\x16\x03"
+# Events of which a turn handles any number.
+_UNCOUNTED: Final = (PublishRun, AckRun, Flow)
 # The frame reader of a closed connection.
 _NO_FRAMES: Final = FrameReader(frame_bytes_max=0)
 
@@ -189,13 +191,16 @@ class SocketReader:
             peeked = peeked[nbytes:]
 
     def _on_bytes(self, nbytes: int, wanted: int) -> None:
-        frames, taken = self.frames, int(self._turns.take(0))
+        # Asking costs a call in the next turn of the loop, so a read of publishes alone does not.
+        frames, taken = self.frames, int(self._turns.may_take())
         self._count(nbytes)
         try:
             events = frames.received(self._arena, nbytes, commands_max=taken, events_max=EVENTS_MAX)
         except ProtocolError as error:
             self._close_for(error)
             return
+        if taken:
+            taken = int(any(type(event) not in _UNCOUNTED for event in events) and self._turns.take(0))
         if frames.whole or any(type(event) is PublishRun and event.is_tiny for event in events):
             self._read_bytes = FIRST_READ_BYTES
         elif nbytes >= wanted:
