@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from benchmarks.measure import percentiles
 from benchmarks.process import ask, forget_peak, metrics, usage
+from penstock.core.units import MIB
 from penstock.testing.client import RawClient, Type, entry, frame, send
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Sizes:
     publishers: int = 20
     watched_patterns: int = 600
     before_s: float = 5.0
+    unread_s: float = 5.0
 
 
 QUICK: Final = Sizes(
@@ -59,6 +61,7 @@ QUICK: Final = Sizes(
     publishers=2,
     watched_patterns=5,
     before_s=0.5,
+    unread_s=0.5,
 )
 
 
@@ -217,12 +220,45 @@ class Connections(selectors.DefaultSelector):
 
 def at_once(address: Address, sizes: Sizes, figures: Figures) -> None:
     """A thousand who come back at the same moment."""
+    all_ask(address, sizes, figures, lambda _: list_topics(1))
+    figures.expect("all got a list", kept=not figures.values["refused"])
+
+
+def distinct(address: Address, sizes: Sizes, figures: Figures) -> None:
+    """The same, each with a pattern of its own, so that no two share an answer: some may be refused."""
+    all_ask(address, sizes, figures, lambda number: list_topics(1, topics_pattern=f"{NAMESPACE}/(once|{number}).*"))
+
+
+def unread(address: Address, sizes: Sizes, figures: Figures) -> None:
+    """A thousand ask, each with a pattern of its own, and read nothing; then they are gone, and somebody else asks."""
+    make_topics(address, "once", sizes.topics, sizes.topic_bytes)
+    before_mib = start_growth(address)
+    with Connections(address) as connections:
+        for number in range(sizes.connections):
+            pattern = f"{NAMESPACE}/(once|{number}).*"
+            connections.open().write(list_topics(1, topics_pattern=pattern))
+        time.sleep(sizes.unread_s)
+        figures.values["held, MiB"] = permits_held(address) / MIB
+    began_s = time.perf_counter()
+    with Connections(address) as connections:
+        (stream,) = connections.streams(1)
+        stream.client.write(list_topics(1))
+        connections.watch((stream,))
+        while not stream.has_lists(1):
+            connections.receive(TIMEOUT_S)
+        figures.expect("the next one gets a list", kept=not stream.count(Type.ERROR))
+    figures.values["the next is answered, s"] = time.perf_counter() - began_s
+    figures.values["growth, MiB"] = growth(address, before_mib)
+
+
+def all_ask(address: Address, sizes: Sizes, figures: Figures, request: Callable[[int], bytes]) -> None:
+    """All connections send their request at the same moment."""
     make_topics(address, "once", sizes.topics, sizes.topic_bytes)
     with Connections(address) as connections:
         streams = connections.streams(sizes.connections)
         before_mib, began_s = start_growth(address), time.perf_counter()
-        for stream in streams:
-            stream.client.write(list_topics(1))
+        for number, stream in enumerate(streams):
+            stream.client.write(request(number))
         connections.watch(streams)
         taken_ms: list[float] = []
         while len(taken_ms) < len(streams):
@@ -230,11 +266,11 @@ def at_once(address: Address, sizes: Sizes, figures: Figures) -> None:
                 if stream.has_lists(1):
                     connections.unregister(stream.client.socket)
                     taken_ms.append((time.perf_counter() - began_s) * 1e3)
-        lengths = {begun.nbytes for stream in streams for begun in stream.begun}
+        lengths = {begun.nbytes for stream in streams for begun in stream.begun if begun.kind == LISTED}
         figures.values["all answered, s"] = time.perf_counter() - began_s
         figures.values["an answer, p50, ms"] = percentiles(sorted(taken_ms))["p50"]
         figures.values["growth, MiB"] = growth(address, before_mib)
-        figures.expect("all got a list", kept=not any(stream.count(Type.ERROR) for stream in streams))
+        figures.values["refused"] = sum(stream.count(Type.ERROR) for stream in streams)
         whole = len(lengths) == 1 and min(lengths) >= sizes.topics * (sizes.topic_bytes - 5)
         figures.expect("all lists are whole and the same", kept=whole)
 
@@ -426,6 +462,8 @@ def by_pattern(number: int) -> bytes:
 
 LOADS: Final[Mapping[str, Callable[[Address, Sizes, Figures], None]]] = {
     "at-once": at_once,
+    "distinct": distinct,
+    "unread": unread,
     "watchers": watchers,
     "slow": slow,
     "patterns": patterns,

@@ -12,6 +12,9 @@ watchers       300 connections ask for 300 topics of 512 characters by pattern a
 
 The others are clients that make listings expensive: what they get, and what the others feel meanwhile.
 
+distinct       as at-once, each with a pattern of its own, so that no two share an answer; late ones are
+               refused
+unread         the same clients read nothing for 5 s and are gone: what they hold, and whether the next one is answered
 slow           500 connections ask four times each for 10,000 topics, and every second one reads 128 KB/s. All are to be
                answered, the fast ones within seconds, and the broker is to hold the list once
 patterns       one connection asks for 20,000 topics by 1,000 patterns without waiting. Others publish, one message
