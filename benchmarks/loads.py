@@ -53,7 +53,8 @@ class Plan:
     subscriptions: int = 0
     policies: Mapping[str, object] = field(default_factory=dict)  # of the namespace; with any, a new one
     backlog_per_s: int = 0  # entries that the tool's mode "backlog" publishes first, for every second of the load
-    cold: bool = False  # the broker is restarted and its page cache dropped between backlog and catch-up
+    restarted: bool = False  # the broker is restarted between backlog and catch-up: nothing is in its own memory
+    cold: bool = False  # the same, and its page cache dropped
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -142,6 +143,31 @@ MANY: tuple[Plan, ...] = tuple(
             "timeout_s": 400.0,
         },
     )
+)
+
+# Catch-up where the entries of topics alternate, and on one topic in the same way. With one reader the topics are read
+# one after the other; but a cold one only once, for that brings the others' entries into memory.
+ALTERNATING: tuple[Plan, ...] = tuple(
+    Plan(
+        name=f"catch-up-{name}{'-20-readers' * (readers > 1)}{'-cold' * cold}",
+        text=f"{'twenty readers' if readers > 1 else 'one reader'} of {text}, after a restart{', cold' * cold}",
+        mode=CATCH_UP,
+        tool="alternating",
+        options={"readers": readers, "consumers": readers if cold else max(readers, topics)},
+        producers=topics,
+        window=window,
+        backlog_per_s=per_s,
+        restarted=True,
+        cold=cold,
+        once=window == 1,
+    )
+    for name, text, topics, window, per_s in (
+        ("lone", "one topic", 1, 1_000, 60_000),
+        ("interleaved-50", "50 topics that were written in turns", 50, 20_000, 60_000),
+        ("trickle-16", "16 topics with one entry a sync", 16, 1, 1_600),
+    )
+    for readers in ((1, 20) if topics > 1 else (1,))
+    for cold in (False, True)
 )
 
 # Deliveries at full speed by type of subscription; `fan_out` says what each is.
@@ -306,6 +332,7 @@ PLANS: tuple[Plan, ...] = (
         cold=True,
     ),
     *MANY,
+    *ALTERNATING,
 )
 
 # Every kind of work for a while, so that a virtual machine has compiled its hot paths before it is measured: Apache

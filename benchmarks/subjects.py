@@ -111,8 +111,8 @@ class Subject:
             load |= {"port": self.address.tls_port, "tls_ca": str(self.address.tls_ca)}
         if plan.backlog_per_s:
             self.generate(plan.tool, "backlog", load, plan.timeout_s)
-            if plan.cold:
-                self.restart_cold()
+            if plan.restarted or plan.cold:
+                self.restart(cold=plan.cold)
         # What one broker left to be written must not be written during the other one's load.
         os.sync()
         return self.generate(plan.tool, plan.mode, load | dict(through), plan.timeout_s)
@@ -152,10 +152,11 @@ class Subject:
         result: dict[str, float] = json.loads(done.stdout)
         return result
 
-    def restart_cold(self) -> None:
-        """Stop the broker, drop its files from the page cache, and start it again."""
+    def restart(self, *, cold: bool) -> None:
+        """Stop the broker and start it again; if `cold`, its files are dropped from the page cache in between."""
         self.stop()
-        forget_pages(self.data)
+        if cold:
+            forget_pages(self.data)
         self.start()
 
 
