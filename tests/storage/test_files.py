@@ -98,3 +98,16 @@ def test_a_lock_keeps_a_second_one_out_until_released_and_tells_who_holds_it(tmp
     assert refused.value.holder == "4711"
     lock.release()
     files.lock(tmp_path / "lock", "4712").release()
+
+
+def test_bytes_in_memory_are_read_and_others_are_not_waited_for(tmp_path: Path) -> None:
+    file = OsFile(os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT))
+    write_all(file, [b"0123456789"], 0)
+    buffer = bytearray(6)
+    got = file.read_cached(memoryview(buffer), 2)  # 0 on file systems that cannot tell
+    assert bytes(buffer) == b"234567"[:got] + bytes(6 - got)
+    file.will_read(4, 0)
+    file.close()
+    unreadable = OsFile(os.open(tmp_path / "file", os.O_WRONLY))
+    assert unreadable.read_cached(memoryview(buffer), 2) == 0  # An error is for the read that waits.
+    unreadable.close()

@@ -11,14 +11,22 @@ Where: `wire` checks seals when frames arrive, the broker seals entries that cam
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+import struct
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from penstock.core.crc32c import crc32c
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 SEAL_MAGIC: Final = b"\x0e\x01"
 SEAL_BYTES: Final = 6  # the magic and the checksum
+_SEAL: Final = struct.Struct(">HI")
+_MAGIC_NUMBER: Final = int.from_bytes(SEAL_MAGIC, "big")
+# From here on a view costs less than a copy.
+_COPIED_BYTES_MAX: Final = 16 * 1024
 
 
 def seal(body: Buffer) -> bytes:
@@ -32,3 +40,18 @@ def is_sealed(entry: Buffer) -> bool:
     if len(view) < SEAL_BYTES or view[:2].tobytes() != SEAL_MAGIC:
         return False
     return int.from_bytes(view[2:6], "big") == crc32c(view[6:])
+
+
+def all_sealed(entries: Iterable[bytes]) -> bool:
+    """Return whether all these entries are sealed. For many small ones.
+
+    Budget: 0.6 µs per entry of 1 KiB on one core.
+    """
+    for entry in entries:
+        if len(entry) < SEAL_BYTES:
+            return False
+        magic, crc = _SEAL.unpack_from(entry)
+        body = entry[SEAL_BYTES:] if len(entry) <= _COPIED_BYTES_MAX else memoryview(entry)[SEAL_BYTES:]
+        if magic != _MAGIC_NUMBER or crc32c(body) != crc:
+            return False
+    return True

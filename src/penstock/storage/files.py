@@ -69,6 +69,17 @@ class File(Protocol):
         """Tell the system that durable bytes of this file need not stay in memory."""
         ...
 
+    def read_cached(self, buffer: memoryview, offset: int) -> int:
+        """Fill `buffer` from `offset` on as far as the system has the bytes in memory; return how many that are.
+
+        Does not wait for the disk or fail. 0 where the system cannot tell.
+        """
+        ...
+
+    def will_read(self, size: int, offset: int) -> None:
+        """Let the system begin to read these bytes into memory, because they are read soon. Does not wait or fail."""
+        ...
+
     def size(self) -> int:
         """Return the length in bytes."""
         ...
@@ -212,6 +223,16 @@ class OsFile:
 
     def forget(self) -> None:
         os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def read_cached(self, buffer: memoryview, offset: int) -> int:
+        try:
+            return os.preadv(self._descriptor, [buffer], offset, os.RWF_NOWAIT)
+        except OSError:  # EAGAIN: nothing is in memory. A disk that fails says so to the read that has to wait for it.
+            return 0
+
+    def will_read(self, size: int, offset: int) -> None:
+        with suppress(OSError):
+            os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_WILLNEED)
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size

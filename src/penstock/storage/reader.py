@@ -3,7 +3,7 @@
 
 There are two ways to read a block. If most of it is wanted, consecutive blocks are read at once, and each is checked by
 the checksum over its data, which costs a tenth of checking entry by entry. If most of it belongs to other ledgers, its
-front is read, then only the wanted entries, each checked by its own seal.
+front is read, then only the wanted entries, each checked by its own seal (`penstock.storage.scattered`).
 
 A read that fails, returns too little, or finds no file says nothing about the stored data: it raises `ReadFailed`, and
 the caller retries. Only bytes that were read twice and are not as written are damage: such an entry is left out and
@@ -15,18 +15,20 @@ Where: called from reader threads, through `EntryLog.read`.
 from __future__ import annotations
 
 import errno
+import sys
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.checksum import is_sealed
 from penstock.core.crc32c import crc32c
 from penstock.core.errors import ReadFailed
-from penstock.core.units import KIB
 from penstock.storage.files import read_exactly
 from penstock.storage.index import Damage, IndexDamaged, at_or_after
 from penstock.storage.missing_entries import MissingRange
+from penstock.storage.ranges import GAP_BYTES_MAX, RangeReader
 from penstock.storage.records import HEADER_BYTES, decode_header, decode_table
 from penstock.storage.recovery import bad_entries, find_block
 from penstock.storage.results import Wanted
+from penstock.storage.scattered import BLOCKS_MAX, is_small, is_where, read_scattered
 
 if TYPE_CHECKING:
     from penstock.storage.files import File
@@ -40,10 +42,6 @@ if TYPE_CHECKING:
     from penstock.storage.segment import SegmentStore
     from penstock.storage.unreadable_segments import UnreadableSegments
 
-# Reading up to this many unwanted bytes costs less than another call.
-_GAP_BYTES_MAX: Final = 8 * KIB
-# Most fronts are smaller: one read gets header and table.
-_FRONT_BYTES_GUESS: Final = 4 * KIB
 # A segment may be recycled between reading the index and reading the file, rarely twice in a row.
 _TRIES_MAX: Final = 8
 
@@ -64,6 +62,7 @@ class Reader:
         self._limits = limits
         self._damage = damage
         self._troubles, self._missing = books
+        self._ranges = RangeReader()
 
     def read(
         self, ledger_id: int, entry_id: int, *, bytes_max: int, entries_max: int, first_bytes_max: int | None = None
@@ -159,15 +158,28 @@ class Reader:
 
     def read_plan(self, file: File, plan: Plan, wanted: Wanted) -> None:
         """Read the planned spans into `wanted`, until it is full. Raises OSError."""
-        spans, at = plan.spans, 0
+        spans, at, segment_id = plan.spans, 0, plan.segment_id
+        read_doubtful = partial(self._read_doubtful, file, segment_id, wanted=wanted)
         while at < len(spans) and not wanted.full:
-            end = at + 1
-            if _is_dense(spans[at], wanted):
-                end = self._together(spans, at, wanted)
-                self._read_whole(file, plan.segment_id, spans[at:end], wanted)
+            end = self._apart(spans, at, wanted)
+            if end > at:
+                read_scattered(file, segment_id, spans[at:end], wanted, self._ranges, read_doubtful)
             else:
-                self._read_sparse(file, plan.segment_id, spans[at], wanted)
+                end = self._together(spans, at, wanted)
+                self._read_whole(file, segment_id, spans[at:end], wanted)
             at = end
+
+    def _apart(self, spans: list[Span], at: int, wanted: Wanted) -> int:
+        """Return the end of the spans from `at` on that are best read entry by entry, as many as at once."""
+        stop = min(at + BLOCKS_MAX, len(spans))
+        for end in range(at, stop):
+            span = spans[end]
+            if is_small(span):
+                if end + 1 < len(spans) and _gap(span, spans[end + 1]) <= GAP_BYTES_MAX:
+                    return end
+            elif _is_dense(span, wanted):
+                return end
+        return stop
 
     def _together(self, spans: list[Span], at: int, wanted: Wanted) -> int:
         """Return the end of the spans that are best read at once with the one at `at`."""
@@ -175,9 +187,8 @@ class Reader:
         last = spans[at]
         while end < len(spans):
             span = spans[end]
-            gap = span.block_offset - last.block_offset - last.block_bytes
             if (
-                not 0 <= gap <= _GAP_BYTES_MAX
+                _gap(last, span) > GAP_BYTES_MAX
                 or span.block_offset + span.block_bytes - start > self._limits.read_bytes
                 or not _is_dense(span, wanted)
             ):
@@ -196,7 +207,7 @@ class Reader:
             at = span.block_offset - start
             header = decode_header(chunk, at)
             table = header and decode_table(chunk, at + HEADER_BYTES, header)
-            if header and table and _is_where(header, segment_id, span):
+            if header and table and is_where(header, segment_id, span):
                 base = at + header.front_bytes
                 if crc32c(view[base : base + header.data_bytes]) == header.data_crc:
                     wanted.take(chunk, base, table, span, set())
@@ -232,27 +243,6 @@ class Reader:
             )
         wanted.go_on_at(span.end_entry)
 
-    # ----------------------------------------------------------------------------------------- a few entries of a block
-
-    def _read_sparse(self, file: File, segment_id: int, span: Span, wanted: Wanted) -> None:
-        front = read_exactly(file, min(span.block_bytes, _FRONT_BYTES_GUESS), span.block_offset)
-        header = decode_header(front, 0)
-        if header is not None and len(front) < header.front_bytes <= span.block_bytes:
-            front += read_exactly(file, header.front_bytes - len(front), span.block_offset + len(front))
-        table = header and decode_table(front, HEADER_BYTES, header)
-        if not header or not table or not _is_where(header, segment_id, span):
-            self._read_doubtful(file, segment_id, span, wanted)
-            return
-        rows = wanted.rows(table, span)
-        data, offsets = _read_rows(file, span.block_offset + header.front_bytes, table, rows)
-        lengths = [table.lengths[row] for row in rows]
-        view = memoryview(data)
-        if not all(is_sealed(view[at : at + length]) for at, length in zip(offsets, lengths, strict=True)):
-            self._read_doubtful(file, segment_id, span, wanted)
-            return
-        counts = None if table.message_counts is None else [table.message_counts[row] for row in rows]
-        wanted.add(data, wanted.ids(rows), offsets, lengths, counts, set())
-
 
 def _place(plan: Plan, wanted: Wanted) -> Span:
     """Return the block of a failed read."""
@@ -262,33 +252,14 @@ def _place(plan: Plan, wanted: Wanted) -> Span:
 _NOT_AS_SEALED: Final = "the entry is not as sealed"
 
 
-def _is_where(header: Header, segment_id: int, span: Span) -> bool:
-    return (header.segment_id, header.offset, header.block_bytes) == (segment_id, span.block_offset, span.block_bytes)
+def _gap(span: Span, following: Span) -> int:
+    """Return the bytes between two blocks; as many as can be if they are not in order."""
+    gap = following.block_offset - span.block_offset - span.block_bytes
+    return gap if gap >= 0 else sys.maxsize
 
 
 def _is_dense(span: Span, wanted: Wanted) -> bool:
     """Return whether at least half of the block is wanted, or it is so small that this does not matter."""
     skipped = max(wanted.entry_id - span.first_entry, 0)
     useful = min(span.entry_bytes * (span.entries - skipped) // span.entries, wanted.bytes_left)
-    return useful * 2 >= span.block_bytes or span.block_bytes <= _GAP_BYTES_MAX
-
-
-def _read_rows(file: File, base: int, table: Table, rows: list[int]) -> tuple[bytes, list[int]]:
-    """Read rows of a block whose data begins at `base`; return their bytes and the offset of each."""
-    parts: list[bytes] = []
-    offsets: list[int] = []
-    got = 0
-    at = 0
-    while at < len(rows):
-        start = table.offsets[rows[at]]
-        stop = start + table.lengths[rows[at]]
-        end = at + 1
-        while end < len(rows) and 0 <= table.offsets[rows[end]] - stop <= _GAP_BYTES_MAX:
-            stop = table.offsets[rows[end]] + table.lengths[rows[end]]
-            end += 1
-        part = read_exactly(file, stop - start, base + start)
-        offsets += [table.offsets[row] - start + got for row in rows[at:end]]
-        parts.append(part)
-        got += stop - start
-        at = end
-    return b"".join(parts), offsets
+    return useful * 2 >= span.block_bytes or is_small(span)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.units import KIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,6 +65,10 @@ class ReadResult:
         self.too_large_bytes = 0  # the length of the next entry, if nothing was read because it is too large
 
 
+# Copies of small entries are joined to batches of about this size.
+_JOINED_BYTES_MAX: Final = 128 * KIB
+
+
 class _Open:
     """The last batch of a result, which the next entries join if they follow in the same buffer."""
 
@@ -78,10 +84,45 @@ class _Open:
         self.counts = counts
 
 
+class _Parts:
+    """Small entries with consecutive ids that will be one batch."""
+
+    __slots__ = ("_counts", "_first", "_lengths", "_nbytes", "_parts")
+
+    def __init__(self, first_entry: int, *, has_counts: bool) -> None:
+        self._first = first_entry
+        self._parts: list[bytes] = []
+        self._lengths: list[int] = []
+        self._counts: list[int] | None = [] if has_counts else None
+        self._nbytes = 0
+
+    def may_take(self, entry_id: int, nbytes: int, *, has_counts: bool) -> bool:
+        return (
+            self._nbytes + nbytes <= _JOINED_BYTES_MAX
+            and self._first + len(self._parts) == entry_id
+            and (self._counts is not None) == has_counts
+        )
+
+    def take(self, parts: Sequence[bytes], lengths: Sequence[int], counts: Sequence[int] | None, nbytes: int) -> None:
+        self._parts += parts
+        self._lengths += lengths
+        self._nbytes += nbytes
+        if self._counts is not None and counts is not None:
+            self._counts += counts
+
+    def batch(self, ledger_id: int) -> Batch:
+        lengths = self._lengths
+        offsets = [0, *accumulate(lengths[:-1])]
+        ids = range(self._first, self._first + len(lengths))
+        return Batch(ledger_id, ids, b"".join(self._parts), offsets, lengths, self._counts)
+
+
 class Wanted:
     """What one read still wants, and what it has found so far."""
 
-    __slots__ = ("_first_bytes_max", "_last", "bytes_left", "entries_left", "entry_id", "full", "ledger_id", "result")
+    __slots__ = (
+        "_first_bytes_max", "_last", "_parts", "_result", "bytes_left", "entries_left", "entry_id", "full", "ledger_id"
+    )  # fmt: skip
 
     def __init__(
         self, ledger_id: int, entry_id: int, bytes_max: int, entries_max: int, first_bytes_max: int | None = None
@@ -91,17 +132,24 @@ class Wanted:
         self.bytes_left = bytes_max
         self.entries_left = entries_max
         self.full = bytes_max <= 0 or entries_max <= 0  # The limits are reached.
-        self.result = ReadResult(entry_id)
+        self._result = ReadResult(entry_id)
         self._first_bytes_max = first_bytes_max
         self._last: _Open | None = None
+        self._parts: _Parts | None = None
+
+    @property
+    def result(self) -> ReadResult:
+        """What was found so far."""
+        self._join()
+        return self._result
 
     def go_on_at(self, entry_id: int) -> None:
         """Continue at this entry."""
-        self.entry_id = self.result.next_entry_id = entry_id
+        self.entry_id = self._result.next_entry_id = entry_id
 
     def skip(self, entry_id: int) -> None:
         """Name an entry that cannot be served."""
-        self.result.damaged.append((self.ledger_id, entry_id))
+        self._result.damaged.append((self.ledger_id, entry_id))
 
     def take(self, data: bytes, base: int, table: Table, span: Span, bad: set[int]) -> None:
         """Take the wanted entries of a block whose data begins at `base` of `data`."""
@@ -119,21 +167,27 @@ class Wanted:
         offsets = [offset + base for offset in table.offsets[begin:end]]
         self.add(data, range(first + skipped, first + count), offsets, lengths, counts, bad)
 
-    def rows(self, table: Table, span: Span) -> list[int]:
-        """Return the rows of a block that are wanted and within the limits, in the order of their entry ids."""
-        rows: list[int] = []
-        entry_id = self.entry_id
-        for first, row, count in pieces(table, self.ledger_id):
-            skipped = entry_id - first
-            if 0 <= skipped < count and first < span.end_entry:
-                rows += range(row + skipped, row + count)
-                entry_id = first + count
-        lengths = [table.lengths[row] for row in rows]
-        return rows[: self._within(lengths)]
+    def gather(self, parts: Sequence[bytes], lengths: Sequence[int], counts: Sequence[int] | None) -> None:
+        """Add the next entries, as many as `fit` has returned. Small ones are copied together."""
+        if not parts:
+            return
+        nbytes, gathered = sum(lengths), self._parts
+        if gathered is None or not gathered.may_take(self.entry_id, nbytes, has_counts=counts is not None):
+            self._join()
+            gathered = self._parts = _Parts(self.entry_id, has_counts=counts is not None)
+        gathered.take(parts, lengths, counts, nbytes)
+        self.go_on_at(self.entry_id + len(parts))
+        self._took(len(parts), nbytes)
 
-    def ids(self, rows: list[int]) -> range:
-        """Return the entry ids of the rows that `rows` returned."""
-        return range(self.entry_id, self.entry_id + len(rows))
+    def _join(self) -> None:
+        if self._parts is not None:
+            self._result.batches.append(self._parts.batch(self.ledger_id))
+            self._parts = self._last = None
+
+    def _took(self, entries: int, nbytes: int) -> None:
+        self.entries_left -= entries
+        self.bytes_left -= nbytes
+        self.full = self.full or self.entries_left <= 0 or self.bytes_left <= 0
 
     def add(
         self,
@@ -145,7 +199,7 @@ class Wanted:
         bad: set[int],
     ) -> None:
         """Add entries with consecutive ids to the result, within the limits and without the bad ones."""
-        fit = self._within(lengths)
+        fit = self.fit(lengths)
         begin = 0
         for end in [*(index for index in range(fit) if ids[index] in bad), fit] if bad else [fit]:
             if begin < end:
@@ -156,13 +210,12 @@ class Wanted:
             begin = end + 1
         if fit:
             self.go_on_at(ids[fit - 1] + 1)
-        self.entries_left -= fit
-        self.bytes_left -= sum(lengths[:fit])
-        self.full = self.full or self.entries_left <= 0 or self.bytes_left <= 0
+        self._took(fit, sum(lengths[:fit]))
 
     def _append(
         self, data: bytes, ids: range, offsets: list[int], lengths: list[int], counts: list[int] | None
     ) -> None:
+        self._join()
         last = self._last
         if (
             last is None
@@ -171,25 +224,25 @@ class Wanted:
             or (last.counts is None) != (counts is None)
         ):
             self._last = _Open(data, ids, offsets, lengths, counts)
-            self.result.batches.append(Batch(self.ledger_id, ids, data, offsets, lengths, counts))
+            self._result.batches.append(Batch(self.ledger_id, ids, data, offsets, lengths, counts))
             return
         last.ids = range(last.ids.start, ids.stop)
         last.offsets += offsets
         last.lengths += lengths
         if last.counts is not None and counts is not None:
             last.counts += counts
-        self.result.batches[-1].entry_ids = last.ids
+        self._result.batches[-1].entry_ids = last.ids
 
-    def _within(self, lengths: list[int]) -> int:
+    def fit(self, lengths: Sequence[int]) -> int:
         """Return how many of these entries fit the limits; one if there is none yet and it is not too large."""
         fit = min(len(lengths), self.entries_left)
         if sum(lengths) > self.bytes_left:
             fit = min(fit, bisect_right(list(accumulate(lengths)), self.bytes_left))
-        if fit == 0 and not self.result.batches and lengths:
+        if fit == 0 and lengths and not self._result.batches and self._parts is None:
             if self._first_bytes_max is None or lengths[0] <= self._first_bytes_max:
                 fit = 1
             else:
-                self.result.too_large_bytes = lengths[0]
+                self._result.too_large_bytes = lengths[0]
         self.full = self.full or fit < len(lengths)
         return fit
 
