@@ -246,7 +246,7 @@ class Subject:
             method=method,
             headers={"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"},
         )
-        answer: HTTPResponse = urllib.request.urlopen(request, timeout=10)
+        answer: HTTPResponse = urllib.request.urlopen(request, timeout=60)
         return answer
 
     def figures(self) -> dict[str, float]:

@@ -109,7 +109,7 @@ class Admin:
         if shows is not None:
             headers["Authorization"] = shows
         context = self._certificate.client(shows=certificate)
-        async with httpx.AsyncClient(trust_env=False, timeout=20, verify=context) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=60, verify=context) as client:
             base = f"http://127.0.0.1:{self.server.port}"
             if certificate is not None:
                 base = f"https://127.0.0.1:{self.server.tls_port}"

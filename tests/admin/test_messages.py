@@ -174,7 +174,7 @@ def test_headers_keep_their_capitals_and_each_property_has_one(
     properties = {"Color": "Red", "no token": "x", "umlaut": "ü"}
     client.create_producer(f"persistent://{topic}").send(b"x", properties=properties)
     port = int(broker.admin_url.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as caller:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as caller:
         request = f"GET {path}/subscription/s/position/1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
         caller.sendall(request.encode())
         head = b"".join(iter(lambda: caller.recv(65_536), b"")).partition(b"\r\n\r\n")[0].decode("latin-1")

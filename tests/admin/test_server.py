@@ -73,7 +73,7 @@ class PatientGateway(CannedGateway):
 async def serving(gateway: CannedGateway) -> AsyncIterator[tuple[AdminServer, httpx.AsyncClient]]:
     server = AdminServer(plain=listen_for_callers("127.0.0.1", 0), loop=asyncio.get_running_loop())
     server.start(gateway)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=20, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=60, trust_env=False) as client:
         try:
             yield server, client
         finally:

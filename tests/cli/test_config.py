@@ -26,7 +26,7 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict
 
 def post(broker: BrokerProcess, path: str) -> None:
     request = urllib.request.Request(f"{broker.admin_url}/admin/v2/brokers/configuration/{path}", method="POST")
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         assert answer.status == 204
 
 
@@ -93,14 +93,14 @@ def test_a_change_is_in_force_at_the_next_start_and_the_log_says_so(own_broker: 
     post(own_broker, "maxTopicsPerNamespace/7")
     own_broker.kill()
     own_broker.start()
-    with urllib.request.urlopen(f"{own_broker.admin_url}/admin/v2/brokers/configuration/runtime", timeout=10) as answer:
+    with urllib.request.urlopen(f"{own_broker.admin_url}/admin/v2/brokers/configuration/runtime", timeout=60) as answer:
         assert json.load(answer)["maxTopicsPerNamespace"] == "7"
     assert "still in force: maxTopicsPerNamespace=7" in own_broker.log_path.read_text()
 
 
 def test_an_administrator_can_end_the_broker(own_broker: BrokerProcess) -> None:
     request = urllib.request.Request(f"{own_broker.admin_url}/admin/v2/brokers/shutdown", method="POST")
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         assert answer.status == 204
     assert own_broker.wait() == 0
 

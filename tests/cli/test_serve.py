@@ -31,7 +31,7 @@ TOPIC = "persistent://public/default/t"
 def health(broker: BrokerProcess) -> tuple[int, dict[str, str]]:
     """What `/healthz` answers."""
     try:
-        with urllib.request.urlopen(f"{broker.admin_url}/healthz", timeout=10) as answer:
+        with urllib.request.urlopen(f"{broker.admin_url}/healthz", timeout=60) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
@@ -175,7 +175,7 @@ def test_when_the_disk_refuses_publishers_are_told_health_fails_and_consumers_go
 
 
 def test_metrics_are_served_on_the_admin_port(own_broker: BrokerProcess) -> None:
-    with urllib.request.urlopen(f"{own_broker.admin_url}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"{own_broker.admin_url}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     for sensor in ("MemoryPoolAvailable", "MemoryPoolUsed", "MemoryPoolAvgDepletedPercent"):
         assert f"\n{sensor} " in text
@@ -224,7 +224,7 @@ def test_an_interrupt_ends_it_like_a_stop(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("penstock ready pulsar://")
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=20)[0] == ""
+        assert process.communicate(timeout=60)[0] == ""
         assert process.returncode == 0
 
 
@@ -256,7 +256,7 @@ def test_a_broker_can_serve_with_tls_alone(tmp_path: Path) -> None:
             assert answer.brokerServiceUrlTls == url
             assert not answer.brokerServiceUrl
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
 
 
 def test_a_standalone_conf_of_pulsars_is_served_and_what_is_ignored_is_told_in_one_line(tmp_path: Path) -> None:

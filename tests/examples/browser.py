@@ -129,5 +129,5 @@ def browsing(program: str, directory: Path) -> Iterator[Page]:
         page.call("Target.getTargets")
     finally:
         os.close(tell[1])  # The browser ends when nobody can speak to it.
-        process.wait(timeout=10)
+        process.wait(timeout=60)
         os.close(hear[0])

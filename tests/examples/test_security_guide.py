@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs/guide/security.md"
 READY = re.compile(r"^penstock ready pulsar\+ssl://127\.0\.0\.1:(\d+) https://127\.0\.0\.1:(\d+)$")
-TIMEOUT_S = 30
+TIMEOUT_S = 120
 # The Python of the guide is the one with penstock in it.
 ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 

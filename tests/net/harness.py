@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from penstock.storage.shared_store import SharedPart
     from penstock.wire.codec import BaseCommand
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 KEEP_ALIVE_S = 30
 TOPIC = "persistent://public/default/t"
 # A start looks through a whole segment, which is 64 MiB by default.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Hook: TypeAlias = "Callable[[Link, BaseCommand], bool]"
 
 HOST: Final = "127.0.0.1"
-TIMEOUT_S: Final = 10.0
+TIMEOUT_S: Final = 60.0
 
 
 class Link:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from penstock.spark.client.cluster import Cluster
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 _FILLING = b"." * 100
 
 

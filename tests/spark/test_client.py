@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     Official = Callable[[str], pulsar.Client]
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = 60.0
 
 
 def endpoint_of(url: str, **changes: Any) -> Endpoint:  # noqa: ANN401

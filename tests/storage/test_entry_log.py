@@ -446,7 +446,7 @@ class Loop:
 
     def run_until(self, done: Callable[[], bool]) -> None:
         while not done():
-            self.calls.get(timeout=20)()
+            self.calls.get(timeout=60)()
 
 
 def open_threaded(directory: Path, loop: Loop) -> EntryLog:

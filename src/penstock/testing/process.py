@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 READY: Final = re.compile(
     r"^penstock ready pulsar://(?P<host>\S+):(?P<port>\d+) (?:-|http://\S+:(?P<admin_port>\d+))\s*$"
 )
-STOP_TIMEOUT_S: Final = 20.0
+STOP_TIMEOUT_S: Final = 60.0
 
 
 class BrokerDidNotStart(RuntimeError):
