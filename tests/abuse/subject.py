@@ -185,6 +185,9 @@ class Subject:
         self._ports = {"plain": self.attacked.port, "tls": tls_port, "admin": self.attacked.admin_port}
         self._ca = ca
         self._token = token(ROLE)
+        self.client = RawClient(self._ports["plain"] + self._last, connect=False)
+        self._idle_rss: dict[int, int] = {}
+        self._idle_books = 0
         self._attacker = subprocess.Popen(
             [sys.executable, "-m", "tests.abuse.attacker"],
             stdin=subprocess.PIPE,
@@ -192,17 +195,19 @@ class Subject:
             text=True,
             cwd=ROOT,
         )
-        self.client = self._connected()
+
+    # -- before
+
+    def begin(self) -> None:
+        """Connect, make what is asked for, and look at the idle broker. `close` afterwards, also if this fails."""
+        self._connect()
         self._prepare()
         self.figures()
         self._idle_rss = {pid: int(usage(pid).rss_mib * MIB) for pid in self._pids()}
         self._idle_books = _books(self.figures())
 
-    # -- before
-
-    def _connected(self) -> RawClient:
-        client = RawClient(self._ports["plain"] + self._last, connect=False)
-        client.write(
+    def _connect(self) -> None:
+        self.client.write(
             frame(
                 Type.CONNECT,
                 client_version="innocent",
@@ -212,8 +217,7 @@ class Subject:
                 **({"proxy_to_broker_url": self._through} if self._through else {}),
             )
         )
-        assert client.read().command.type == Type.CONNECTED
-        return client
+        assert self.client.read().command.type == Type.CONNECTED
 
     def _prepare(self) -> None:
         """Topics to list, and one whose last entry and schema are as large as they may be."""
@@ -446,4 +450,5 @@ def subject(scratch: Path, *, hard: bool = True, brokers: int = 1, proxied: bool
             group.limit(limit_mb * MIB)
         attacked = Subject(broker, tls_port, certificate.certificate, group, proxy)
         stack.callback(attacked.close)
+        attacked.begin()
         yield attacked

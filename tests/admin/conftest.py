@@ -67,7 +67,7 @@ async def admin(harness: Harness, application: tuple[CurrentGateway, FastAPI]) -
 @pytest.fixture
 def rest(broker: BrokerProcess) -> Iterator[httpx.Client]:
     """A caller of the admin port."""
-    with httpx.Client(base_url=broker.admin_url, trust_env=False, timeout=30) as client:
+    with httpx.Client(base_url=broker.admin_url, trust_env=False, timeout=60) as client:
         yield client
 
 

@@ -47,7 +47,7 @@ def gateway_to(loop: asyncio.AbstractEventLoop, *, answer_s: float) -> BrokerGat
 
 
 def topic_figures(broker: BrokerProcess, topic: str) -> dict[str, float]:
-    text = httpx.get(f"{broker.admin_url}/metrics", trust_env=False).text
+    text = httpx.get(f"{broker.admin_url}/metrics", trust_env=False, timeout=60).text
     return {
         sample.name: sample.value
         for family in text_string_to_metric_families(text)

@@ -143,7 +143,7 @@ class Asked:
 
     def __init__(self, process: BrokerProcess) -> None:
         self._process = process
-        self._client = httpx.Client(base_url=process.admin_url, trust_env=False, timeout=30)
+        self._client = httpx.Client(base_url=process.admin_url, trust_env=False, timeout=60)
         self._session = requests.Session()
         self._session.trust_env = False
         self._tenants = 0
@@ -285,7 +285,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
             found.close()
         assert process.stop() == 0
         process.start()
-        with httpx.Client(base_url=process.admin_url, trust_env=False, timeout=30) as client:
+        with httpx.Client(base_url=process.admin_url, trust_env=False, timeout=60) as client:
             assert client.get("/admin/v2/brokers/health").text == "ok"
 
 

@@ -81,12 +81,12 @@ def read_everything(rest: httpx.Client) -> dict[str, Any]:
 
 
 def test_everything_that_was_set_survives_a_kill(own_broker: BrokerProcess) -> None:
-    with httpx.Client(base_url=own_broker.admin_url, trust_env=False, timeout=30) as rest:
+    with httpx.Client(base_url=own_broker.admin_url, trust_env=False, timeout=60) as rest:
         set_one_of_everything(own_broker, rest)
         before = read_everything(rest)
     own_broker.kill()
     own_broker.start()
-    with httpx.Client(base_url=own_broker.admin_url, trust_env=False, timeout=30) as rest:
+    with httpx.Client(base_url=own_broker.admin_url, trust_env=False, timeout=60) as rest:
         assert read_everything(rest) == before
         topic = f"/admin/v2/persistent/{TOPIC}"
         stats, internal = rest.get(f"{topic}/stats").json(), rest.get(f"{topic}/internalStats").json()

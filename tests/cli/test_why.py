@@ -62,7 +62,7 @@ def test_findings_are_printed_with_their_numbers_time_and_remedy() -> None:
 def test_a_running_broker_is_asked(broker: BrokerProcess, capsys: pytest.CaptureFixture[str]) -> None:
     tenant = f"tenant-{uuid.uuid4().hex[:8]}"
     topic = f"persistent://{tenant}/orders/t"
-    with httpx.Client(base_url=broker.admin_url, trust_env=False) as rest:
+    with httpx.Client(base_url=broker.admin_url, trust_env=False, timeout=60) as rest:
         rest.put(f"/admin/v2/tenants/{tenant}", json={"allowedClusters": ["standalone"]}).raise_for_status()
         rest.put(f"/admin/v2/namespaces/{tenant}/orders").raise_for_status()
         rest.put(f"/admin/v2/resourcegroups/{tenant}", json={"publishRateInMsgs": 1}).raise_for_status()
