@@ -218,7 +218,7 @@ async def test_a_slow_provider_does_not_hold_the_others(tmp_path: Path, monkeypa
     identify = BasicProvider.identify
 
     def slowly(self: BasicProvider, credentials: Credentials, now_ms: int) -> Identity:
-        let_go.wait(10)
+        let_go.wait(60)
         return identify(self, credentials, now_ms)
 
     monkeypatch.setattr(BasicProvider, "identify", slowly)
@@ -250,7 +250,7 @@ async def test_a_client_that_goes_away_while_it_is_looked_at_leaves_nothing(
 
     def slowly(self: BasicProvider, credentials: Credentials, now_ms: int) -> Identity:
         asked.set()
-        let_go.wait(10)
+        let_go.wait(60)
         raise AssertionError("nobody waits for this")
 
     monkeypatch.setattr(BasicProvider, "identify", slowly)
@@ -269,7 +269,7 @@ async def test_a_handshake_that_is_not_done_in_time_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_go = threading.Event()
-    monkeypatch.setattr(BasicProvider, "identify", lambda *_: let_go.wait(10))
+    monkeypatch.setattr(BasicProvider, "identify", lambda *_: let_go.wait(60))
     async with guarded(tmp_path) as broker:
         client = await Client.open(broker.port)
         client.write(connect("basic", "admin:123456"))

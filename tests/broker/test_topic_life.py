@@ -379,7 +379,7 @@ async def test_growth_and_the_end_of_what_is_in_its_way_do_not_wait_for_each_oth
             await turns(2)
             growing = asyncio.ensure_future(administration(broker).topics.update_partitioned(PARENT, 2))
             await turns(2)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await deleting
             await growing
         assert broker.partitions.count(PARENT) == 2
@@ -468,7 +468,7 @@ def test_a_kill_among_deletes_leaves_each_topic_whole_or_gone(own_broker: Broker
     base = f"{own_broker.admin_url}/admin/v2/persistent/public/default"
 
     async def delete_some_and_kill() -> None:
-        async with httpx.AsyncClient(timeout=30) as http:
+        async with httpx.AsyncClient(timeout=60) as http:
             first = await http.delete(f"{base}/t-0")  # The admin port is up by now.
             assert first.status_code == 204, first.text
             deletes = [asyncio.ensure_future(http.delete(f"{base}/t-{index}")) for index in range(1, 12)]

@@ -77,7 +77,7 @@ def test_the_example_prints_what_a_topic_has_used(broker: RunningBroker, client:
     receive_of(client, TOPIC)
 
     output = subprocess.run(
-        [sys.executable, str(PROGRAM), broker.url], capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, str(PROGRAM), broker.url], capture_output=True, text=True, check=True, timeout=120
     ).stdout
 
     (line,) = [line for line in output.splitlines() if line.startswith(TOPIC)]

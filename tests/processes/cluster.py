@@ -123,7 +123,7 @@ def until(condition: Callable[[], object], within_s: float = WITHIN_S) -> None:
 def metric(cluster: Cluster, number: int, name: str) -> float | None:
     """The first sample of a metric of one broker; None if it has none, or does not answer."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{cluster.admin_port + number}/metrics", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{cluster.admin_port + number}/metrics", timeout=60) as answer:
             found = re.search(rf"^{re.escape(name)}(?:\{{[^}}]*\}})? (\S+)$", answer.read().decode(), re.MULTILINE)
     except OSError:
         return None

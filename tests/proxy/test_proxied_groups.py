@@ -53,7 +53,7 @@ def _namespace(broker: BrokerProcess) -> None:
     import httpx
 
     for namespace in ("limited", "dispatched"):
-        httpx.put(f"{broker.admin_url}/admin/v2/namespaces/public/{namespace}", timeout=30)
+        httpx.put(f"{broker.admin_url}/admin/v2/namespaces/public/{namespace}", timeout=60)
 
 
 def test_a_group_in_debt_waits_and_others_of_the_same_connection_do_not(proxy: ProxyProcess) -> None:
@@ -170,7 +170,7 @@ def test_every_kind_of_consumer_gets_all_messages_of_a_limited_topic(
 
     count = RATE // 4
     topic, parted = DISPATCHED + "-kinds", DISPATCHED + "-parts"
-    httpx.put(f"{broker.admin_url}/admin/v2/{parted.replace('://', '/')}/partitions", json=3, timeout=30)
+    httpx.put(f"{broker.admin_url}/admin/v2/{parted.replace('://', '/')}/partitions", json=3, timeout=60)
     publish(broker, topic, count, batch=True)
     publish(broker, parted, count)
     client = connect(proxy.url)
@@ -206,8 +206,8 @@ def test_two_proxies_share_a_dispatch_rate(
 ) -> None:
     import httpx
 
-    httpx.put(f"{broker.admin_url}/admin/v2/tenants/pulsar", json={"allowedClusters": ["standalone"]}, timeout=30)
-    httpx.put(f"{broker.admin_url}/admin/v2/namespaces/pulsar/system", timeout=30)
+    httpx.put(f"{broker.admin_url}/admin/v2/tenants/pulsar", json={"allowedClusters": ["standalone"]}, timeout=60)
+    httpx.put(f"{broker.admin_url}/admin/v2/namespaces/pulsar/system", timeout=60)
     (tmp_path / "groups.toml").write_text(GROUPS)
     (tmp_path / "proxy.conf").write_text(
         f"resourceGroupsFile={tmp_path / 'groups.toml'}\nresourceUsagePublishIntervalInSecs=1\nresourceUsageKey=k\n"
@@ -227,7 +227,7 @@ def test_two_proxies_share_a_dispatch_rate(
             return [
                 float(line.split()[-1])
                 for process in (one, other)
-                for line in httpx.get(f"{process.admin_url}/metrics", timeout=30).text.splitlines()
+                for line in httpx.get(f"{process.admin_url}/metrics", timeout=60).text.splitlines()
                 if line.startswith(metric) and "slow-out" in line and "dispatch" in line.lower()
             ]
 
@@ -244,7 +244,7 @@ def test_a_proxy_takes_the_groups_of_its_cluster_over(
 ) -> None:
     import httpx
 
-    with httpx.Client(base_url=f"{broker.admin_url}/admin/v2", timeout=30) as admin:
+    with httpx.Client(base_url=f"{broker.admin_url}/admin/v2", timeout=60) as admin:
         admin.put("/resourcegroups/of-cluster", json={"publishRateInMsgs": 10_000, "dispatchRateInMsgs": 10_000})
         admin.put("/namespaces/public/mirrored")
         admin.post("/namespaces/public/mirrored/resourcegroup/of-cluster")
@@ -258,7 +258,7 @@ def test_a_proxy_takes_the_groups_of_its_cluster_over(
         while counted != {"publish", "dispatch"}:  # The namespace is asked for while the first messages pass.
             producer.send(b"x")
             consumer.receive(30_000)
-            for line in httpx.get(f"{process.admin_url}/metrics", timeout=30).text.splitlines():
+            for line in httpx.get(f"{process.admin_url}/metrics", timeout=60).text.splitlines():
                 if line.startswith("pulsar_resource_group_messages_used{") and float(line.split()[-1]) > 0:
                     assert 'ResourceGroup="of-cluster"' in line
                     counted.add("publish" if 'MonitoringClass="Publish"' in line else "dispatch")

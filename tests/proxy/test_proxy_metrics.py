@@ -146,7 +146,7 @@ def test_a_proxy_loads_nothing_of_the_broker() -> None:
 def test_a_full_backlog_of_the_cluster_throttles_its_topic_at_the_proxy(broker: BrokerProcess, tmp_path: Path) -> None:
     log, config = tmp_path / "proxy.log", tmp_path / "proxy.conf"
     config.write_text("adaptivePublisherThrottlingEnabled=true\nadaptivePublisherThrottlingIntervalMs=200\n")
-    with httpx.Client(base_url=f"{broker.admin_url}/admin/v2/namespaces/public/backlogged", timeout=30) as admin:
+    with httpx.Client(base_url=f"{broker.admin_url}/admin/v2/namespaces/public/backlogged", timeout=60) as admin:
         admin.put("").raise_for_status()
         quota = {"limitSize": 1_000_000, "policy": "consumer_backlog_eviction"}
         admin.post("/backlogQuota", json=quota).raise_for_status()

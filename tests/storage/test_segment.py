@@ -131,7 +131,7 @@ def test_recycling_waits_for_readers() -> None:
     assert opened.file.size() == LIMITS.segment_bytes
     assert "0000000000000001.seg" in files.names(HOME)
     store.give_back(opened)
-    recycler.join(20)
+    recycler.join(60)
     assert files.names(HOME) == ["0000000000000001.spare"]
 
 

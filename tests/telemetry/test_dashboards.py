@@ -144,7 +144,7 @@ def scraping(program: str, where: Path, cluster: Cluster) -> Iterator[Prometheus
         yield Prometheus(port)
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
 @pytest.mark.timeout(180)
