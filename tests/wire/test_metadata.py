@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.core.checksum import seal
 from penstock.wire import metadata
+from penstock.wire import pulsar_pb2 as pb
 from penstock.wire.errors import ProtocolError
 from penstock.wire.plain_keys import plain_keys
 from tests.wire.frames import entry_body
@@ -103,6 +104,18 @@ def test_routing_reads_what_protobuf_reads(about: dict[str, Any], sequence_id: i
 def test_keys_as_clients_write_them_are_plain(key: str, about: dict[str, Any], sequence_id: int) -> None:
     entry = seal(entry_body(b"", sequence_id=sequence_id, partition_key=key, **about))
     assert plain_keys(entry, [0], [len(entry)], [0]) == [None if len(key.encode()) > 127 else key.encode()]
+
+
+def test_keys_of_producers_with_names_of_any_length_are_found_in_one_run() -> None:
+    entries = []
+    for row, name_bytes in enumerate((1, 30, 30, 127, 128, 2, 300, 30)):
+        about = pb.MessageMetadata(
+            producer_name="n" * name_bytes, sequence_id=row, publish_time=1, partition_key=f"key-{row}"
+        ).SerializeToString()
+        entries.append(seal(struct.pack(">I", len(about)) + about))
+    offsets = [sum(map(len, entries[:row])) for row in range(len(entries))]
+    found = plain_keys(b"".join(entries), offsets, list(map(len, entries)), range(1, 8))
+    assert found == [b"key-1", b"key-2", b"key-3", None, b"key-5", None, b"key-7"]
 
 
 @given(written=st.binary(max_size=60), at=st.integers(0, 30), other=st.binary(max_size=4), cut=st.integers(0, 40))

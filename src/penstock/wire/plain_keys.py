@@ -8,24 +8,33 @@ three times as long. Where: `KeyShared`, which asks `routing` for the others.
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.checksum import SEAL_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from penstock.core.checksum import Buffer
 
 _VARINT: Final = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
-# Behind the producer's name: sequence id, publish time, and the tag of the partition key, of at most 127 bytes.
-_before_key: Final = re.compile(rb"\x10" + _VARINT + rb"\x18" + _VARINT + rb"\x32(?=[\x00-\x7f])", re.DOTALL).match
 # Behind the key, fields that do not matter: compression, sizes, event time, and that the key is not in base64.
 _after_key: Final = re.compile(rb"(?:[\x40\x48\x58\x60]" + _VARINT + rb"|\x88\x01\x00)*", re.DOTALL).fullmatch
-_SIZE_HIGH: Final = bytes(3)
-_NAME_TAG: Final = 0x0A
-# An entry up to the length of the producer's name.
-_START_BYTES: Final = SEAL_BYTES + 6
+# Where metadata has the length of the producer's name, behind its own size and a tag; longer names are not plain.
+_NAME_BYTES_AT: Final = 5
+_NAMES_MAX: Final = 128
+
+
+@cache
+def _up_to_key(name_bytes: int) -> Callable[[Buffer, int], re.Match[bytes] | None]:
+    """Return what matches metadata from its size up to the tag of a partition key of at most 127 bytes.
+
+    In between are a producer's name of this length, a sequence id and a publish time.
+    """
+    name = rb"\x0a\x%02x.{%d}" % (name_bytes, name_bytes)
+    number = rb"\x10" + _VARINT + rb"\x18" + _VARINT
+    return re.compile(rb"\x00{3}." + name + number + rb"\x32(?=[\x00-\x7f])", re.DOTALL).match
 
 
 def plain_keys(data: Buffer, offsets: Sequence[int], lengths: Sequence[int], rows: Sequence[int]) -> list[bytes | None]:
@@ -40,17 +49,20 @@ def plain_keys(data: Buffer, offsets: Sequence[int], lengths: Sequence[int], row
     keys: list[bytes | None] = []
     if not isinstance(data, bytes):
         data = memoryview(data)
-    # Budget: 0.9 µs per entry on one core.
+    match = _up_to_key(0)
+    # Budget: 0.6 µs per entry on one core.
     for row in rows:
-        at, key = offsets[row] + SEAL_BYTES, None
-        if lengths[row] >= _START_BYTES and data[at : at + 3] == _SIZE_HIGH and data[at + 4] == _NAME_TAG:
-            name_bytes, stop = data[at + 5], at + 4 + data[at + 3]
-            if name_bytes < 128 and stop <= at - SEAL_BYTES + lengths[row]:
-                found = _before_key(data, at + 6 + name_bytes, stop)
-                if found is not None:
-                    key_at = found.end() + 1
-                    key_stop = key_at + data[key_at - 1]
-                    if key_stop == stop or (key_stop < stop and _after_key(data, key_stop, stop) is not None):
-                        key = bytes(data[key_at:key_stop])
+        offset = offsets[row]
+        at, key = offset + SEAL_BYTES, None
+        found = match(data, at)
+        if found is None and lengths[row] > SEAL_BYTES + _NAME_BYTES_AT and data[at + _NAME_BYTES_AT] < _NAMES_MAX:
+            match = _up_to_key(data[at + _NAME_BYTES_AT])
+            found = match(data, at)
+        if found is not None:
+            key_at, stop = found.end() + 1, at + 4 + data[at + 3]
+            key_stop = key_at + data[key_at - 1]
+            within = key_stop <= stop <= offset + lengths[row]
+            if within and (key_stop == stop or _after_key(data, key_stop, stop) is not None):
+                key = bytes(data[key_at:key_stop])
         keys.append(key)
     return keys

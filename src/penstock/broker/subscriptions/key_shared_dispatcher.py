@@ -154,11 +154,11 @@ class KeyShared(Shared):
         return min(LOOK_AHEAD_PER_CONSUMER * len(self.consumers), LOOK_AHEAD_MAX)
 
     def _room(self, ready: list[Consumer]) -> dict[Consumer, int]:
-        return {consumer: self.allowance(consumer) for consumer in ready}
+        return dict(zip(ready, self.allowances(ready), strict=True))
 
     def rows_max(self, ready: list[Consumer]) -> int:
         """One entry per message that these consumers may be sent, within the look-ahead limit."""
-        at_once = max(sum(map(self.allowance, ready)), ROWS_AT_ONCE_MIN)
+        at_once = max(sum(self.allowances(ready)), ROWS_AT_ONCE_MIN)
         return min(at_once, max(self._look_ahead() - len(self.order), 1))
 
     def plan(

@@ -99,36 +99,50 @@ class Shared(Dispatcher):
         """Consumers with permits and without too many unacknowledged messages."""
         if self.blocked:
             return []
+        part = self._equal_part()
         return [
             consumer
             for consumer in self.consumers
             if consumer.permits > 0
             and not consumer.blocked
-            and self._entries_left(consumer) > 0
+            and (part is not None or self._entries_left(consumer) > 0)
             and consumer.outlet.takes_entries()
         ]
 
-    def allowance(self, consumer: Consumer) -> int:
-        """Messages that a consumer may be sent, by permits, unacknowledged messages, and memory for ids."""
-        return min(consumer.permits, self._unacked_per_consumer_max - consumer.unacked, self._entries_left(consumer))
+    def allowances(self, ready: list[Consumer]) -> list[int]:
+        """Messages that each may be sent, by permits, unacknowledged messages, and memory for ids."""
+        part, unacked_max = self._equal_part(), self._unacked_per_consumer_max
+        return [
+            min(
+                consumer.permits,
+                unacked_max - consumer.unacked,
+                self._entries_left(consumer) if part is None else part,
+            )
+            for consumer in ready
+        ]
 
     def rows_max(self, ready: list[Consumer]) -> int:
         """One entry per message that these consumers may be sent."""
-        return max(sum(map(self.allowance, ready)), 1)
+        return max(sum(self.allowances(ready)), 1)
 
     # -- memory -------------------------------------------------------------------------------------------------------
 
-    def _entries_left(self, consumer: Consumer) -> int:
-        """How many more pending acknowledgements this consumer may have, by the memory for their ids.
+    def _equal_part(self) -> int | None:
+        """How many more pending acknowledgements each consumer may have, by the memory for their ids.
 
-        When half of the row is used, no consumer may have more than what is left, so something is always left for
-        others.
+        None when half of the row is used: then it depends on how many a consumer has.
         """
         row, parts = self._memory, len(self.consumers) + 1
         free = row.available_bytes // self.entry_bytes()
-        if row.available_bytes * 2 > row.size_bytes and free > parts:
-            return free // parts
-        pending = len(consumer.pending_acks)
+        return free // parts if row.available_bytes * 2 > row.size_bytes and free > parts else None
+
+    def _entries_left(self, consumer: Consumer) -> int:
+        """The same for one consumer, when half of the row is used.
+
+        No consumer may have more than what is left, so something is always left for others.
+        """
+        parts, pending = len(self.consumers) + 1, len(consumer.pending_acks)
+        free = self._memory.available_bytes // self.entry_bytes()
         left = max((free - pending) // parts, PENDING_ALWAYS - pending)
         if left <= 0:
             self._lacks_memory = True
@@ -184,14 +198,14 @@ class Shared(Dispatcher):
         else:
             messages = [counts[row] for row in rows]
         if len(ready) == 1:
-            entries, total = take(messages, 0, len(rows), self.allowance(ready[0]))
+            entries, total = take(messages, 0, len(rows), self.allowances(ready)[0])
             if len(self.consumers) == 1:
                 self._turn = 1  # as `share` would say
             return ((Send(ready[0], rows[:entries], total),) if entries else ()), entries
         shares, self._turn = share(
             len(rows),
             messages,
-            [self.allowance(consumer) for consumer in ready],
+            self.allowances(ready),
             [consumer.priority_level for consumer in ready],
             self._turn % len(ready),
             self._round_robin_entries_max(),
