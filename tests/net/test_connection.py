@@ -124,6 +124,28 @@ async def test_a_client_that_asks_and_does_not_take_its_answers_is_muted_until_i
 
 
 @pytest.mark.parametrize("secure", [False, True])
+async def test_empty_buffers_are_no_work(
+    tmp_path: Path, certificate: Certificate, server_tls: ssl.SSLContext, *, secure: bool
+) -> None:
+    async with running(tmp_path, tls=server_tls) as broker:
+        client = await (
+            Client.connected(broker.tls_port, certificate.client()) if secure else Client.connected(broker.port)
+        )
+        connection = broker.connection_of(client)
+        pong = frame(Type.PONG)
+        for buffers in ([b""], [b"", b""], [b"", pong, b"", b""], [pong, b""]):
+            nbytes = sum(map(len, buffers))
+            connection.deliver(buffers, nbytes)
+            await turns()
+            connection.pass_on(buffers, nbytes)
+            connection.write(buffers, nbytes)
+            await turns()
+        assert connection.out_bytes == connection.queue.unsent_bytes == 0
+        assert not connection.queue.buffers
+        connection.close("done")
+
+
+@pytest.mark.parametrize("secure", [False, True])
 async def test_who_lent_memory_for_an_answer_hears_when_the_socket_has_taken_it_and_not_before(
     tmp_path: Path, certificate: Certificate, server_tls: ssl.SSLContext, *, secure: bool
 ) -> None:

@@ -239,13 +239,15 @@ def took_all(queue: deque[Buffer], before: int) -> bool:
 
 
 def drop_sent(queue: deque[Buffer], nbytes: int) -> None:
-    """Remove the first `nbytes` bytes of the queued buffers."""
+    """Remove the first `nbytes` bytes of the queued buffers, and empty buffers that follow."""
     while nbytes:
         head = queue[0]
         if nbytes < len(head):
             queue[0] = memoryview(head)[nbytes:]
             return
         nbytes -= len(head)
+        queue.popleft()
+    while queue and not len(queue[0]):  # The socket would take nothing of it, again and again.
         queue.popleft()
 
 

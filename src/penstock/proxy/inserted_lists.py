@@ -28,17 +28,18 @@ class OwnList(NamedTuple):
 
 
 class InsertedLists:
-    """The lists for one client that wait for the end of a frame."""
+    """The lists for one client.
+
+    Attributes:
+        waiting: those that wait for the end of a frame; while there are any, `deliver` must be called.
+    """
 
     def __init__(self, connection: Connection, stream: ResponseStream, loop: asyncio.AbstractEventLoop) -> None:
         """Args: stream: what the broker sends."""
         self._connection = connection
         self._stream = stream
         self._loop = loop
-        self._waiting: list[tuple[OwnList, asyncio.Future[None]]] = []
-
-    def __len__(self) -> int:
-        return len(self._waiting)
+        self.waiting: list[tuple[OwnList, asyncio.Future[None]]] = []
 
     async def send(self, listed: OwnList) -> None:
         """Send a list; returns when it is queued. It is released when the client has it, or is gone."""
@@ -46,24 +47,24 @@ class InsertedLists:
             write_list(self._connection, listed)
             return
         waiting = listed, self._loop.create_future()
-        self._waiting.append(waiting)
+        self.waiting.append(waiting)
         try:
             await waiting[1]
         except asyncio.CancelledError:
-            if waiting in self._waiting:
-                self._waiting.remove(waiting)
+            if waiting in self.waiting:
+                self.waiting.remove(waiting)
                 listed.release()
             raise
 
     def deliver(self, data: bytes, pass_on: Callable[[Iterable[bytes]], None]) -> bytes:
         """Pass the next bytes of the broker on as far as lists wait, with these in between; return what is left."""
         stream = self._stream
-        while data and self._waiting:
+        while data and self.waiting:
             stop = stream.next_stop
             pass_on(stream.passed(data[:stop]))
             data = data[stop:]
             if stream.between_frames:
-                waiting, self._waiting = self._waiting, []
+                waiting, self.waiting = self.waiting, []
                 for listed, queued in waiting:
                     write_list(self._connection, listed)
                     if not queued.done():

@@ -315,7 +315,7 @@ class Relay:
                     return
             if self._answers is not None:
                 data = self._answers.without(data)
-            if self.lists:
+            if self.lists.waiting:
                 data = self.lists.deliver(data, self._deliver)
             if data:
                 self._deliver(self._stream.passed(data))
