@@ -102,6 +102,10 @@ abuse: $(SETUP)  ## attacks with each command, field and route on a broker of 25
 bench: $(SETUP)  ## the table of loads, and a page with plots, in 10 minutes; PEER=pulsar: beside Apache Pulsar, in 25; BEFORE=DIR: beside another checkout
 	$(PY) -m benchmarks.run $(if $(PEER),--peer $(PEER)) $(if $(BEFORE),--before $(BEFORE)) $(if $(LOADS),--loads '$(LOADS)')
 
+.PHONY: clients
+clients: $(SETUP)  ## Java's and Go's clients at full speed; needs Java, mvn and go; PEER=pulsar, BEFORE=DIR as for bench
+	$(PY) -m benchmarks.official_clients $(if $(PEER),--peer $(PEER)) $(if $(BEFORE),--before $(BEFORE))
+
 .PHONY: measure
 measure: $(SETUP)  ## everything else that is measured: memory, listings, Spark, throttling, delayed messages; takes long
 	$(PY) -m benchmarks.footprint $(if $(PEER),--peer $(PEER))

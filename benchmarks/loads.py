@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # The figures that have targets or are shown.
 RATE, VOLUME, P50, P99, COST = "entries/s", "MB/s", "p50 ms", "p99 ms", "broker µs/entry"
+MESSAGES = "messages/s"
 PROXY_COST = "proxy µs/entry"
 FIRST, RSS, CORE = "first acknowledged s", "RSS MiB", "core %"
 

@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from benchmarks.loads import COST, PLANS, RATE, TARGETS, VOLUME, Target
+from benchmarks.loads import COST, MESSAGES, PLANS, RATE, TARGETS, VOLUME, Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PENSTOCK, BEFORE, PEER = "penstock", "before", "pulsar"
 NAMES = {PENSTOCK: "penstock", BEFORE: "penstock before", PEER: "Apache Pulsar"}
 SUBJECTS = (PENSTOCK, BEFORE, PEER)
-RATES = {RATE, VOLUME, "messages/s", "read entries/s"}
+RATES = {RATE, VOLUME, MESSAGES, "read entries/s"}
 TEXTS = {
     "start": "from the start of the process",
     "idle": "without clients",
