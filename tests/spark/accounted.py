@@ -23,7 +23,8 @@ from penstock.accounting.records import USAGE as USAGE_CODEC
 from penstock.core.names import USAGE_TOPIC
 from penstock.spark.accounting.batch_state import BatchState
 from penstock.spark.accounting.batches import USAGE, Batches
-from penstock.spark.accounting.differing import FIELDS, RATES, SERIES_SCHEMA, find
+from penstock.spark.accounting.differing import FIELDS, RATES, SERIES_SCHEMA
+from penstock.spark.accounting.differing_columns import find
 from penstock.spark.accounting.store import open_store
 from tests.spark.conftest import SPARK_TIMEOUT_S
 from tests.spark.topics import ask, path_of

@@ -17,7 +17,8 @@ from penstock.core.errors import ConfigurationError
 from penstock.spark.accounting import batch_state, store
 from penstock.spark.accounting.batch_state import BatchState, alone
 from penstock.spark.accounting.batches import USAGE
-from penstock.spark.accounting.differing import FOUND, SERIES_SCHEMA, find
+from penstock.spark.accounting.differing import FOUND, SERIES_SCHEMA
+from penstock.spark.accounting.differing_columns import find
 from penstock.spark.accounting.store import open_store
 from tests.spark.accounted import NOON, QUERY, RECORDS, add, minutes_of, record, rows_of
 

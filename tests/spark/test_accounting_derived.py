@@ -17,7 +17,8 @@ from penstock.spark.accounting.batch import usage_of
 from penstock.spark.accounting.batch_state import BatchState
 from penstock.spark.accounting.batches import GOVERNANCE, Batches
 from penstock.spark.accounting.derived import compact, refresh
-from penstock.spark.accounting.differing import SERIES_SCHEMA, find
+from penstock.spark.accounting.differing import SERIES_SCHEMA
+from penstock.spark.accounting.differing_columns import find
 from penstock.spark.accounting.store import open_store
 from tests.spark.accounted import NOON, QUERY, RECORDS, add, minutes_of, record, rows_of
 

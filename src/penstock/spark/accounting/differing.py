@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What executors do with usage records: the difference to the counters that were seen before, by minute.
 
-Why in Arrow: a micro-batch has a hundred thousand records. Spark gives this a part of them, with all earlier counters
-of the same series, and distributes nothing else. What is decided is `penstock.accounting.differences`.
-Where: `stream` calls it for each part, by `cogroup`.
+Spark gives a part of the records, with all earlier counters of the same series, and distributes nothing else. What is
+decided is `penstock.accounting.differences`.
+Where: `differing_columns` calls it for the few records that are not plain.
 """
 
 from __future__ import annotations

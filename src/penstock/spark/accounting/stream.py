@@ -24,7 +24,8 @@ from penstock.core.names import DECISION_TOPIC, USAGE_TOPIC
 from penstock.spark.accounting.batch_state import BatchState, alone
 from penstock.spark.accounting.batches import GOVERNANCE, USAGE, Batches
 from penstock.spark.accounting.derived import refresh
-from penstock.spark.accounting.differing import DECIDED, FIELDS, FOUND, SERIES_SCHEMA, find
+from penstock.spark.accounting.differing import DECIDED, FIELDS, FOUND, SERIES_SCHEMA
+from penstock.spark.accounting.differing_columns import find
 from penstock.spark.accounting.store import open_store
 from penstock.spark.client.cluster import Cluster
 from penstock.spark.client.errors import Refused
