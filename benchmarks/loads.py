@@ -154,7 +154,11 @@ ALTERNATING: tuple[Plan, ...] = tuple(
         text=f"{'twenty readers' if readers > 1 else 'one reader'} of {text}, after a restart{', cold' * cold}",
         mode=CATCH_UP,
         tool="alternating",
-        options={"readers": readers, "consumers": readers if cold else max(readers, topics)},
+        options={
+            "readers": readers,
+            "consumers": readers if cold else max(readers, topics),
+            "filler": 40_000 if window == 1 else 0,
+        },
         producers=topics,
         window=window,
         backlog_per_s=per_s,
