@@ -344,3 +344,26 @@ async def test_commands_that_were_read_without_memory_are_charged_until_the_brok
         relay._upstream = real  # noqa: SLF001
         client.write(frame(Type.PING))
         await client.expect(Type.PONG)
+
+
+async def test_changed_definitions_reach_few_consumers_in_each_turn_and_then_all_that_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.proxy.proxy.LOOKS_NS", 0)  # one consumer in each turn
+    async with limited(tmp_path, Definitions()) as proxy:
+        groups = proxy.services.groups
+        client, other = await client_of(proxy), await client_of(proxy)
+        for number in range(20):
+            await subscribe(client, number)
+            await subscribe(other, number)
+        groups.define(DISPATCH)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert 0 < groups.in_use["all"].topics <= 6
+        groups.define(defined(GroupRates(dispatch=GroupRate(2 * RATE))))
+        await client.request(Type.CLOSE_CONSUMER, Type.SUCCESS, consumer_id=19)
+        await other.close()
+        await until(lambda: groups.in_use["all"].topics == 19)
+        flow(client, 10, 18)
+        await stored(proxy, 10)
+        assert await take(client, 10) == [18] * 10

@@ -231,7 +231,8 @@ async def test_the_limits_of_a_group_and_of_throttling_are_independent() -> None
     await client.run(10, 80)
     assert client.total(0) - before <= 15, "the group is stricter now"
     world.groups.define(Definitions())
-    client.sends.look_again()
+    for _ in client.sends.looks():
+        pass
     before = client.total(0)
     await client.run(10, 80)
     assert world.rate() is not None

@@ -10,9 +10,12 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.units import NS_PER_MS
 from penstock.proxy.session import STOPPING, Session
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from penstock.net.connection import Connection
     from penstock.net.listener import Connections
     from penstock.proxy.group_file import GroupFile
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TICK_S: Final = 1.0
+# For how long one turn of the loop looks at producers and consumers when definitions of groups have changed: there may
+# be tens of thousands, at 3 µs each.
+LOOKS_NS: Final = 5 * NS_PER_MS
 
 
 class Proxy:
@@ -41,6 +47,8 @@ class Proxy:
         self._connections = connections
         self._ticker: asyncio.TimerHandle | None = None
         self._stopping = False
+        self._looks: Iterator[None] = iter(())  # what is left to look at since definitions changed last
+        self._looking = False  # whether the next turn of the loop goes on with it
 
     def is_stopping(self) -> bool:
         """Whether it stops, and wants no new clients."""
@@ -73,12 +81,28 @@ class Proxy:
         self._ticker = self.services.loop.call_later(TICK_S, self._tick)
 
     def _look_again(self) -> None:
-        """Definitions of resource groups have changed."""
+        """Definitions of resource groups have changed: look at all producers and consumers again."""
+        self._looks = self._all_looks()
+        if not self._looking:
+            self._look_on()
+
+    def _all_looks(self) -> Iterator[None]:
         for connection in self._connections.all():
-            handler = connection.handler
-            if isinstance(handler, Session) and handler.relay is not None:
-                handler.relay.sends.look_again()
-                handler.relay.consumers.look_again()
+            if connection.is_open and isinstance(handler := connection.handler, Session) and handler.relay is not None:
+                sends, consumers = handler.relay.sends, handler.relay.consumers
+                yield from sends.looks()
+                yield from consumers.looks()
+
+    def _look_on(self) -> None:
+        """Look at as many as one turn of the loop has time for."""
+        clock = self.services.clock
+        stop_ns = clock.monotonic_ns() + LOOKS_NS
+        self._looking = False
+        for _ in self._looks:
+            if clock.monotonic_ns() >= stop_ns:
+                self._looking = True
+                self.services.loop.call_soon(self._look_on)
+                return
 
     async def drain(self, limit_s: float) -> None:
         """Let all clients receive the answers to what was read of them, and close their connections.

@@ -19,7 +19,7 @@ from penstock.groups.held_permits import Permits
 from penstock.wire.relayed_messages import HEAD_BYTES_MAX, MessageCounter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from penstock.groups.group import Group
     from penstock.proxy.relayed_usage import RelayedUsage
@@ -134,11 +134,12 @@ class RelayedConsumers:
         self._usage = None
         self._count_if_wanted()
 
-    def look_again(self) -> None:
-        """Definitions of groups have changed."""
+    def looks(self) -> Iterator[None]:
+        """Definitions of groups have changed: look at one consumer after another."""
         all_groups = self._services.groups
         for consumer in list(self.consumers.values()):
-            if consumer.topic is None:
+            yield
+            if consumer.topic is None or self.consumers.get(consumer.consumer_id) is not consumer:
                 continue
             groups, known = all_groups.of_topic(consumer.topic), all_groups.is_known(consumer.topic)
             permits = consumer.permits

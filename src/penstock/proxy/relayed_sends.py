@@ -21,7 +21,7 @@ from penstock.proxy.relayed_usage import RelayedUsage
 from penstock.wire.relayed import pick_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from penstock.governance.memory_pool import Lease
     from penstock.groups.group import Group
@@ -173,9 +173,12 @@ class RelayedSends:
         """What waits of a producer."""
         return self._held.waiting_of(producer_id) if self._held is not None else None
 
-    def look_again(self) -> None:
-        """Definitions of groups have changed."""
+    def looks(self) -> Iterator[None]:
+        """Definitions of groups have changed: look at one producer after another."""
         for producer in list(self.producers.values()):
+            yield
+            if self.producers.get(producer.producer_id) is not producer:
+                continue  # It was closed meanwhile.
             groups = self._services.groups.of_topic(producer.topic.name)
             if groups != producer.topic.groups:
                 producer.topic.limit(groups)
