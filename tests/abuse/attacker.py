@@ -49,12 +49,13 @@ class Attack:
     def run(self) -> dict[str, Any]:
         """Open the connections and send; returns bytes sent and how many connections the broker closed meanwhile."""
         case = self._case
-        bursts = case.bursts()
+        each = case.apart()
+        bursts = [one.bursts() for one in each]
         if case.is_http:
             bearer = f"Authorization: Bearer {self._token}".encode()
-            bursts = [burst.replace(b"Authorization: @", bearer) for burst in bursts]
-        for index in range(case.connections):
-            self._sockets.append(self._open(index))
+            bursts = [[burst.replace(b"Authorization: @", bearer) for burst in of_one] for of_one in bursts]
+        for index in range(case.sockets):
+            self._sockets.append(self._open(index // len(each), each[index % len(each)]))
         return self._send(bursts)
 
     def close(self) -> None:
@@ -63,18 +64,17 @@ class Attack:
             one.close()
         self._sockets.clear()
 
-    def _open(self, index: int) -> socket.socket:
+    def _open(self, index: int, case: Case) -> socket.socket:
         raw = socket.socket()
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
         raw.settimeout(TIMEOUT_S)
         raw.connect(("127.0.0.1", self._port))
         one = self._tls.wrap_socket(raw, server_hostname="localhost") if self._tls is not None else raw
-        if self._case.known and not self._case.is_http and self._case.what != "pipeline CONNECT":
-            self._introduce(one, index)
+        if case.known and not case.is_http and case.what != "pipeline CONNECT":
+            self._introduce(one, index, case.command)
         return one
 
-    def _introduce(self, one: socket.socket, index: int) -> None:
-        command = self._case.what.split(" ")[1].split(".")[0]
+    def _introduce(self, one: socket.socket, index: int, command: str) -> None:
         looks_up = not self._through or (command in LOOKUPS and index % 2 == 0)
         one.sendall(
             frame(
@@ -106,12 +106,13 @@ class Attack:
             )
             _answer(one)
 
-    def _send(self, bursts: list[bytes]) -> dict[str, Any]:
+    def _send(self, bursts: list[list[bytes]]) -> dict[str, Any]:
         selector = selectors.DefaultSelector()
         left: dict[socket.socket, memoryview] = {}
         for index, each in enumerate(self._sockets):
             each.setblocking(False)
-            left[each] = memoryview(bursts[index % len(bursts)])
+            of_one = bursts[index % len(bursts)]
+            left[each] = memoryview(of_one[index // len(bursts) % len(of_one)])
             selector.register(each, selectors.EVENT_WRITE, each)
         sent = closed = 0
         deadline = time.monotonic() + SECONDS_MAX
@@ -168,7 +169,8 @@ def main() -> None:
             print("{}", flush=True)
             continue
         step = json.loads(line)
-        attack = Attack(Case(**step["case"]), step["ports"], step["token"], step["ca"], step["through"])
+        case = Case(**{**step["case"], "beside": tuple(step["case"]["beside"])})
+        attack = Attack(case, step["ports"], step["token"], step["ca"], step["through"])
         try:
             answer = attack.run()
         except OSError as error:

@@ -7,17 +7,19 @@ Where: `attacker` carries one out in a process of its own, `subject` measures th
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Final, cast
 
 from penstock.admin.api import build
 from penstock.core.units import KIB, MIB
+from penstock.wire.codec import BaseCommand
+from penstock.wire.relayed import DECODED
 from tests.abuse.commands import TYPES, fields_of, framed, oversized, valid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from penstock.admin.gateway import Gateway
     from tests.abuse.commands import Field
@@ -33,6 +35,11 @@ SIZES: Final = (5 * MIB - 4 * KIB, MIB, 64 * KIB + 1, 4 * KIB + 1)
 # connections the four sizes together are more than the broker may have.
 REPEATED_BYTES: Final = 80 * MIB
 REPEATED_MAX: Final = 4
+
+# So many attacks are carried out at once if they are the same to a proxy.
+GROUPED: Final = 8
+_READ_BY_PROXIES: Final = {BaseCommand.Type.Name(kind) for kind in DECODED} | {"SEND", "GET_SCHEMA"}
+_OF_PROXIES: Final = ("/metrics", "/metrics/", "/healthz", "/status.html")
 
 HTTP_CONNECTIONS: Final = 60
 HTTP_BODY_BYTES: Final = 8 * MIB
@@ -54,15 +61,32 @@ class Case:
     Attributes:
         what: `pipeline COMMAND`, `field COMMAND.path`, or `METHOD /route` with what its body is.
         known: whether the attackers show who they are. Otherwise they send what they send before anybody asks.
+        beside: other attacks of the same kind that are carried out at the same time.
     """
 
     what: str
     connections: int = 1
     known: bool = True
     tls: bool = False
+    beside: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.what} x{self.connections}{'' if self.known else ' unknown'}{' tls' if self.tls else ''}"
+        beside = f" and {len(self.beside)} beside" if self.beside else ""
+        return f"{self.what}{beside} x{self.connections}{'' if self.known else ' unknown'}{' tls' if self.tls else ''}"
+
+    def apart(self) -> list[Case]:
+        """Each of the attacks alone."""
+        return [replace(self, what=what, beside=()) for what in (self.what, *self.beside)]
+
+    @property
+    def sockets(self) -> int:
+        """How many connections there are: of few, each attack has its own; many are divided."""
+        return self.connections if self.connections > 1 else 1 + len(self.beside)
+
+    @property
+    def command(self) -> str:
+        """The command that is sent; "" for a route."""
+        return "" if self.is_http else self.what.split(" ")[1].split(".")[0]
 
     @property
     def is_http(self) -> bool:
@@ -164,6 +188,27 @@ def _http_bursts(what: str) -> Iterator[bytes]:
 
 
 # -- all of them
+
+
+def grouped(cases: Sequence[Case]) -> list[Case]:
+    """Put attacks together that are the same to a proxy, which looks at neither the fields nor the body.
+
+    Those are commands that it passes on, whatever comes from clients that it does not know, and routes that are not its
+    own. A few connections with any commands go together, too: all of them at once are the harder attack.
+    """
+    groups: dict[tuple[object, ...], list[Case]] = {}
+    for case in cases:
+        alone: object = case
+        if case.is_http:
+            alone = case.what if case.what.split(" ")[1] in _OF_PROXIES else case.what.rpartition(" ")[2]
+        elif case.connections == 1 or not case.known or case.command not in _READ_BY_PROXIES:
+            alone = case.what.split(" ")[0], case.command == "CONNECT"
+        groups.setdefault((alone, case.connections, case.known, case.tls), []).append(case)
+    return [
+        replace(group[at], beside=tuple(one.what for one in group[at + 1 : at + GROUPED]))
+        for group in groups.values()
+        for at in range(0, len(group), GROUPED)
+    ]
 
 
 def all_cases() -> list[Case]:

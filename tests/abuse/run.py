@@ -17,10 +17,13 @@ Without arguments it is a sample: each command, each of its fields and each rout
 rest chosen by seed. All of it takes an hour or more. With `--results` it can be spread over several occasions: attacks
 that broke nothing according to that file are not carried out again.
 
+Attacks that are the same to a proxy are put to it several at once, and each alone if they break a bound together. On a
+machine that others use, `--shared-machine` does not count time in which the proxy waited for a processor.
+
     python -m tests.abuse.run --cases 0 --results /tmp/abuse.jsonl --minutes 20
     python -m tests.abuse.run --cases 0 --shard 1/4
     python -m tests.abuse.run --cases 50 --seed 7 --only SUBSCRIBE
-    python -m tests.abuse.run --cases 50 --proxy
+    python -m tests.abuse.run --cases 50 --proxy --shared-machine
     python -m tests.abuse.run --upstream
 """
 
@@ -35,7 +38,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import zip_longest
 from math import inf
 from pathlib import Path
@@ -43,7 +46,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.units import MIB
 from tests.abuse.broken_upstream import BEHAVIOURS, behind_proxy, faults
-from tests.abuse.cases import all_cases
+from tests.abuse.cases import all_cases, grouped
 from tests.abuse.subject import Finding, Subject, subject
 
 if TYPE_CHECKING:
@@ -74,6 +77,7 @@ class Run:
         found: Callable[[Finding], None] = lambda _: None,
         brokers: int = 1,
         proxied: bool = False,
+        own_time: bool = False,
     ) -> None:
         """Begin no attack after `until_s` on the monotonic clock."""
         self.findings: list[Finding] = []
@@ -81,6 +85,7 @@ class Run:
         self._until_s = until_s
         self._brokers = brokers
         self._proxied = proxied
+        self._own_time = own_time
         self.found = found
 
     def attack_all(self, cases: Sequence[Case]) -> None:
@@ -89,7 +94,9 @@ class Run:
         while left and time.monotonic() < self._until_s:
             with tempfile.TemporaryDirectory(prefix="penstock-abuse-") as scratch:
                 try:
-                    with subject(Path(scratch), brokers=self._brokers, proxied=self._proxied) as attacked:
+                    with subject(
+                        Path(scratch), brokers=self._brokers, proxied=self._proxied, own_time=self._own_time
+                    ) as attacked:
                         self._attack_one_broker(attacked, left)
                 except (OSError, RuntimeError, subprocess.SubprocessError) as error:
                     # The next broker goes on behind the case that this one did not survive.
@@ -107,22 +114,25 @@ class Run:
             if time.monotonic() > self._until_s:
                 break
             case = left.popleft()
-            self.findings.append(Finding(str(case), faults=["the broker did not survive it"]))
-            self.findings[-1] = _put_to(attacked, case)
-            self.found(self.findings[-1])
+            self.put_to(attacked, case)
         complaint = attacked.stop_under(case)
         if complaint is not None:
             self.wrong.append(complaint)
         if attacked.group is not None and attacked.group.kills():
             self.wrong.append(f"the kernel ended the broker, at the latest during {case}")
 
-
-def _put_to(attacked: Subject, case: Case) -> Finding:
-    finding = attacked.put_to(case)
-    for _ in range(TRIES - 1):
-        if finding.faults:
-            finding = attacked.put_to(case)
-    return finding
+    def put_to(self, attacked: Subject, case: Case) -> None:
+        """Carry out an attack; of several at once that break a bound, each alone."""
+        at = len(self.findings)
+        self.findings += [Finding(str(one), faults=["the broker did not survive it"]) for one in case.apart()]
+        of_all = attacked.put_to(case)
+        for number, one in enumerate(case.apart(), at):
+            finding = of_all
+            for _ in range(TRIES - 1 + bool(case.beside)):
+                if finding.faults:
+                    finding = attacked.put_to(one)
+            self.findings[number] = replace(finding, case=str(one), faults=list(finding.faults))
+            self.found(self.findings[number])
 
 
 def chosen(cases: Sequence[Case], *, count: int | None, seed: int, shard: tuple[int, int] = (1, 1)) -> list[Case]:
@@ -168,6 +178,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=inf, help="begin no attack after this time")
     parser.add_argument("--brokers", type=int, default=1, help="attack the first of so many; the last serves the topic")
     parser.add_argument("--proxy", action="store_true", help="attack a proxy that stands before one broker")
+    parser.add_argument("--shared-machine", action="store_true", help="of a proxy, do not count waits for a processor")
     parser.add_argument("--upstream", action="store_true", help="put broken brokers behind a proxy instead")
     options = parser.parse_args(argv)
     if options.upstream:
@@ -185,8 +196,14 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(json.dumps(asdict(finding)), file=file)
 
     began = time.monotonic()
-    run = Run(until_s=began + options.minutes * 60, found=found, brokers=options.brokers, proxied=options.proxy)
-    run.attack_all(left)
+    run = Run(
+        until_s=began + options.minutes * 60,
+        found=found,
+        brokers=options.brokers,
+        proxied=options.proxy,
+        own_time=options.shared_machine,
+    )
+    run.attack_all(grouped(left) if options.proxy else left)
     seconds = time.monotonic() - began
     print(f"\n{len(run.findings)} attacks in {seconds:.0f} s, {len(left) - len(run.findings)} left to do.")
     return _report(list(results.values()), run.wrong)

@@ -26,11 +26,13 @@ from penstock.testing.certificates import Certificate
 from penstock.testing.client import RawClient, Type, frame
 from penstock.testing.process import ProxyProcess
 from penstock.testing.tokens import SECRET, data_url, token
+from tests.abuse import own_time as own_time_program
 from tests.abuse.commands import NAMESPACE_OF_MANY, SUBSCRIPTION, TOPIC
+from tests.abuse.own_time import OwnTime
 from tests.processes.cluster import Cluster, free_ports
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from http.client import HTTPResponse
     from types import TracebackType
 
@@ -64,6 +66,27 @@ FIRST_OF_TOPICS: Final = b"# HELP pulsar_subscriptions_count "
 TOPICS: Final = 2_000
 LAST_ENTRY_BYTES: Final = 5 * MIB - 64 * 1024
 ROLE: Final = "root"
+
+
+# A proxy does all that it can do: it authenticates, limits the attacked namespaces, throttles, counts and records.
+GROUPS: Final = f"""
+[attacked]
+publishRateInMsgs = 1000000
+dispatchRateInMsgs = 1000000
+namespaces = ["public/default", "{NAMESPACE_OF_MANY}"]
+"""
+GOVERNED: Final = (
+    "authenticationEnabled=true\n"
+    "authenticationProviders=org.apache.pulsar.broker.authentication.AuthenticationProviderToken\n"
+    f"tokenSecretKey={data_url(SECRET)}\n"
+    "brokerClientAuthenticationPlugin=token\n"
+    f"brokerClientAuthenticationParameters=token:{token('proxy')}\n"
+    "proxyTopicsAuthenticationPlugin=token\n"
+    f"proxyTopicsAuthenticationParameters=token:{token(ROLE)}\n"
+    "adaptivePublisherThrottlingEnabled=true\n"
+    "usageRecordsEnabled=true\n"
+    "governanceRecordsEnabled=true\n"
+)
 
 
 @dataclass(slots=True)
@@ -141,24 +164,24 @@ class Innocent:
     def _ping(self) -> None:
         client = self._subject.client
         while not self._ended.wait(PING_PAUSE_S):
-            began = time.monotonic()
+            began = self._subject.now()
             try:
                 client.write(frame(Type.PING))
                 client.next(Type.PONG)
             except OSError as error:
                 self.gone.append(f"PING: {error}")
                 return
-            self.ping_s = max(self.ping_s, time.monotonic() - began)
+            self.ping_s = max(self.ping_s, self._subject.now() - began)
 
     def _probe(self) -> None:
         while not self._ended.is_set():
-            began = time.monotonic()
+            began = self._subject.now()
             try:
                 self._subject.check_health()
             except OSError as error:
                 self.gone.append(f"/healthz: {error}")
                 return
-            self.health_s = max(self.health_s, time.monotonic() - began)
+            self.health_s = max(self.health_s, self._subject.now() - began)
             with suppress(OSError):
                 self.held_bytes = max(self.held_bytes, self._subject.held_bytes())
             self._ended.wait(LOOK_S)
@@ -174,11 +197,20 @@ class Subject:
     """
 
     def __init__(
-        self, broker: Cluster, tls_port: int, ca: Path, group: MemoryGroup | None, proxy: ProxyProcess | None = None
+        self,
+        broker: Cluster,
+        tls_port: int,
+        ca: Path,
+        group: MemoryGroup | None,
+        proxy: ProxyProcess | None = None,
+        *,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Args: now: the clock by which others wait."""
         self.broker = broker
         self.attacked = proxy or broker
         self.group = group
+        self.now = now
         self._last = broker.brokers - 1
         self._through = f"127.0.0.1:{broker.port}" if proxy is not None else ""
         self._admin_urls = broker.admin_urls if proxy is None else [proxy.admin_url]
@@ -356,8 +388,8 @@ class Subject:
         return parsed
 
     def _given_back(self) -> float:
-        began = time.monotonic()
-        while (waited := time.monotonic() - began) <= GIVEN_BACK_S_MAX:
+        began = self.now()
+        while (waited := self.now() - began) <= GIVEN_BACK_S_MAX:
             with suppress(OSError):
                 if self.held_bytes() <= BOOKS_SLACK_BYTES:
                     return waited
@@ -407,11 +439,13 @@ def _long_turns(figures: dict[str, float], ms: int) -> float:
 
 
 @contextmanager
-def subject(scratch: Path, *, hard: bool = True, brokers: int = 1, proxied: bool = False) -> Iterator[Subject]:
+def subject(
+    scratch: Path, *, hard: bool = True, brokers: int = 1, proxied: bool = False, own_time: bool = False
+) -> Iterator[Subject]:
     """A broker with authentication and TLS at memoryLimitMB=256; where we may, the kernel enforces exactly that.
 
     Each of several brokers has so much, beside their supervisor. With `proxied`, a proxy has it, and the broker behind
-    it has no limit by the kernel.
+    it has no limit by the kernel. With `own_time`, no time counts in which the proxy waited for a processor.
     """
     with ExitStack() as stack:
         group = MemoryGroup.make() if hard else None
@@ -426,7 +460,8 @@ def subject(scratch: Path, *, hard: bool = True, brokers: int = 1, proxied: bool
             "authenticationEnabled=true\n"
             "authenticationProviders=org.apache.pulsar.broker.authentication.AuthenticationProviderToken\n"
             f"tokenSecretKey={data_url(SECRET)}\n"
-            f"superUserRoles={ROLE}\n"
+            f"superUserRoles={ROLE},proxy\n"
+            "proxyRoles=proxy\n"
             "authorizationEnabled=true\n"
             f"brokerShutdownTimeoutMs={int(STOP_S_MAX * 1000) - 1000}\n"
         )
@@ -439,16 +474,28 @@ def subject(scratch: Path, *, hard: bool = True, brokers: int = 1, proxied: bool
         stack.enter_context(broker)
         if proxied:
             tls_port, settings = free_ports(1), scratch / "proxy.conf"
-            settings.write_text(f"memoryLimitMB={limit_mb}\nproxyDrainTimeoutMs={int(STOP_S_MAX * 1000) - 1000}\n")
+            groups = scratch / "groups.toml"
+            groups.write_text(GROUPS)
+            settings.write_text(
+                f"memoryLimitMB={limit_mb}\nproxyDrainTimeoutMs={int(STOP_S_MAX * 1000) - 1000}\n"
+                f"resourceGroupsFile={groups}\n{GOVERNED}"
+            )
             arguments = ["--upstream-admin", broker.admin_url, "--config", str(settings), "--tls-port", str(tls_port)]
             arguments += ["--tls-cert", str(certificate.certificate), "--tls-key", str(certificate.key)]
             proxy = ProxyProcess(broker.url, arguments, log_path=scratch / "proxy.log")
+            if own_time:
+                proxy.program = [own_time_program.__file__]
             with nullcontext() if group is None else group.inside():
                 proxy.start()
             stack.enter_context(proxy)
         if group is not None:
             group.limit(limit_mb * MIB)
-        attacked = Subject(broker, tls_port, certificate.certificate, group, proxy)
+        now = time.monotonic
+        if own_time and proxy is not None:
+            clock = OwnTime(proxy.pid)
+            stack.callback(clock.close)
+            now = clock.monotonic
+        attacked = Subject(broker, tls_port, certificate.certificate, group, proxy, now=now)
         stack.callback(attacked.close)
         attacked.begin()
         yield attacked

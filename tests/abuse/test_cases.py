@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from penstock.wire.pulsar_pb2 import BaseCommand
-from tests.abuse.cases import LEFT_OUT, Case, all_cases
+from tests.abuse.cases import GROUPED, LEFT_OUT, Case, all_cases, grouped
 from tests.abuse.commands import TYPES, fields_of, framed, oversized, valid
 from tests.abuse.run import Run, chosen, main
 from tests.abuse.subject import Finding
@@ -17,6 +17,8 @@ from tests.abuse.subject import Finding
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from tests.abuse.subject import Subject
 
 TRIED = {case.what for case in all_cases()}
 
@@ -73,6 +75,39 @@ def test_shards_are_all_cases_and_each_once() -> None:
     shards = [chosen(cases, count=0, seed=1, shard=(part, 3)) for part in (1, 2, 3)]
     assert Counter(case for shard in shards for case in shard) == Counter(cases)
     assert max(map(len, shards)) < min(map(len, shards)) * 1.1
+
+
+def test_attacks_on_a_proxy_are_put_together_only_if_they_are_the_same_to_it() -> None:
+    cases = all_cases()
+    groups = grouped(cases)
+    assert Counter(case for group in groups for case in group.apart()) == Counter(cases)
+    assert max(len(group.apart()) for group in groups) == GROUPED
+    commands = {group.what: {case.command for case in group.apart()} for group in groups if group.connections == 200}
+    assert commands["field LOOKUP.topic"] == {"LOOKUP"}
+    many = [group for group in groups if group.connections == 200 and group.known]
+    assert all(not group.beside for group in many if group.command in {"LOOKUP", "SUBSCRIBE", "CONNECT", "SEND"})
+    assert all(group.sockets == 200 for group in many)
+    assert all(group.sockets == len(group.apart()) for group in groups if group.connections == 1)
+
+
+class Attacked:
+    """Breaks a bound in a group, and by one of its attacks each time."""
+
+    def __init__(self, broken: str) -> None:
+        self.put: list[str] = []
+        self._broken = broken
+
+    def put_to(self, case: Case) -> Finding:
+        self.put.append(str(case))
+        return Finding(str(case), faults=["a fault"] if case.beside or case.what == self._broken else [])
+
+
+def test_of_attacks_that_break_a_bound_together_each_is_carried_out_alone() -> None:
+    attacked, run = Attacked("pipeline SEEK"), Run()
+    run.put_to(cast("Subject", attacked), Case("pipeline ACK", beside=("pipeline SEEK", "pipeline PING")))
+    assert attacked.put[1:] == ["pipeline ACK x1", "pipeline SEEK x1", "pipeline SEEK x1", "pipeline PING x1"]
+    found = {finding.case: finding.faults for finding in run.findings}
+    assert found == {"pipeline ACK x1": [], "pipeline SEEK x1": ["a fault"], "pipeline PING x1": []}
 
 
 def test_what_has_a_result_is_left_out_until_it_broke_a_bound(

@@ -45,6 +45,7 @@ class BrokerProcess:
         self.arguments = list(arguments)
         self.log_path = log_path or data_dir.with_suffix(".log")
         self.environment = environment
+        self.program = ["-m", "penstock"]
         self.port = 0
         self.admin_port = 0
         self._process: subprocess.Popen[str] | None = None
@@ -64,7 +65,7 @@ class BrokerProcess:
 
     def start(self, *, port: int = 0, admin_port: int = 0) -> Self:
         """Start and wait for the ready line."""
-        command = [sys.executable, "-m", "penstock", *self._subcommand()]
+        command = [sys.executable, *self.program, *self._subcommand()]
         command += ["--port", str(port), "--admin-port", str(admin_port), *self.arguments]
         with self.log_path.open("a") as log:
             self._process = subprocess.Popen(  # noqa: S603
