@@ -7,6 +7,7 @@ import gc
 import re
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
 from penstock.core.errors import WireCode
@@ -194,6 +195,25 @@ async def test_a_watcher_is_closed_after_its_answer(monkeypatch: pytest.MonkeyPa
         await client.next(SUCCESS)
         assert (await client.next(Type.SUCCESS)).body.request_id == 2
         await here.all_returned()
+
+
+async def test_who_asks_why_a_client_waits_hears_of_its_watcher_and_the_setting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world(monkeypatch, **SMALL) as here:
+        client, _ = await here.client()
+        for kind, name in ((HEAP, "Heap"), (DIRECT, "Direct")):
+            other = await here.take_all(kind)
+            client.write(watches(1))
+            await until(here.waiting)
+            async with httpx.AsyncClient(base_url=here.proxy.serving.admin_url, trust_env=False, timeout=60) as http:
+                for path in ("producers/127.0.0.1", "tenants/public"):
+                    (finding,) = (await http.get(f"/admin/v3/why/{path}")).json()["findings"]
+                    assert finding["reason"] == "topic-list-memory"
+                    assert finding["numbers"][f"maxTopicListInFlight{name}MemSizeMB"] == 1
+            here.limiter.release(other)
+            await client.next(SUCCESS)
+            await here.all_returned()
 
 
 @pytest.mark.parametrize("gone", ["client", "broker", "watchers"])
