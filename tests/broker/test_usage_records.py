@@ -375,6 +375,29 @@ async def test_entries_that_could_not_be_stored_are_never_counted(tmp_path: Path
         assert usage_of(harness).cycles == cycles
 
 
+async def test_what_a_stop_leaves_uncounted_the_next_start_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(_usage: object) -> None:
+        pass
+
+    with monkeypatch.context() as crashed:
+        crashed.setattr(usage_module.UsageRecords, "stop", nothing)
+        async with running(tmp_path, **ON) as harness:
+            await (await Client.producing(harness.port)).published(*[b"hello"] * 500)
+    with monkeypatch.context() as slow:
+        slow.setattr(usage_module, "GAP_ENTRIES", 1)
+        async with running(tmp_path, **ON):
+            pass  # It stops while it counts.
+    async with running(tmp_path, **ON) as harness:
+        assert summed(await records_of(harness), "topic", TOPIC).messages == 0
+        await cycle(harness)
+
+        records = await records_of(harness)
+
+        assert summed(records, "topic", TOPIC).messages == 500
+
+
 async def test_counters_that_were_stored_and_not_recorded_are_recorded_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

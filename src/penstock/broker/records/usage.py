@@ -10,7 +10,7 @@ Entries that are not in the stored counters are not trimmed (`Topic.counted_befo
 a crash. So that they do not fill the disk meanwhile, counters are also stored whenever SETTLE_BYTES were appended.
 
 Where: the broker's tick, if usageRecordsEnabled; the loader tells of topics. After the last client is gone, `stop` runs
-a last cycle.
+a last cycle. It waits for no log to be read: what a crash has left and is not counted yet, the next start counts.
 """
 
 from __future__ import annotations
