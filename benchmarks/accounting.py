@@ -66,8 +66,10 @@ class Memory:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._stop.wait(0.2):
+        while True:
             self.peak_bytes = max(self.peak_bytes, sum(_rss_bytes(pid) for pid in _family(os.getpid())))
+            if self._stop.wait(2):  # Each look at a virtual machine of Java takes 20 ms.
+                return
 
 
 def _family(pid: int) -> Iterator[int]:
