@@ -109,14 +109,16 @@ def certificate_beside(data: Path) -> Certificate:
 def several(data: Path, *, brokers: int, checkout: Path | None = None) -> Iterator[Address]:
     """Start several brokers of penstock at ports in a row; the process is their supervisor."""
     cluster = BrokerProcess(data, ["--brokers", str(brokers)], environment=environment_of(checkout))
-    for attempt in range(ATTEMPTS):
+    attempts = 0
+    while True:
+        attempts += 1
         first = free_ports(2 * brokers)
         started_s = time.monotonic()
         try:
             cluster.start(port=first, admin_port=first + brokers)
             break
         except BrokerDidNotStart as error:  # Somebody else may have taken a port meanwhile.
-            if attempt == ATTEMPTS - 1:
+            if attempts == ATTEMPTS:
                 raise PeerError(str(error)) from error
     with cluster:
         yield Address(port=first, admin_port=first + brokers, pid=cluster.pid, data=data, started_s=started_s)

@@ -115,7 +115,7 @@ class Consumer:
         self.client.socket.setblocking(False)
         self.cumulative = row.kind == CommandSubscribe.Exclusive
         self.grouped = row.grouped
-        self.ids: list[bytes] = []  # received and not acknowledged, as fields of an ACK
+        self.ids: list[bytes | bytearray] = []  # received and not acknowledged, as fields of an ACK
         self.count = self.asked = 0
         self.unsent = flow(PERMITS)
 
@@ -192,7 +192,8 @@ def drive(port: int, pid: int, row: Row, seconds: float, window: int) -> dict[st
             for number in range(row.subscriptions)
         ]
         consumers = [consumer for group in groups for consumer in group]
-        for connection in (publisher, *consumers):
+        connections: tuple[Publisher | Consumer, ...] = (publisher, *consumers)
+        for connection in connections:
             stack.enter_context(closing(connection.client))
             selector.register(connection.client, selectors.EVENT_READ, connection)
         for consumer in consumers:

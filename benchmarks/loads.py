@@ -76,7 +76,7 @@ LATENCY: Final = "latency"
 MEAN = "mean ms"
 AT_RATE = (MEAN, P99)
 CROWDS: tuple[Plan, ...] = tuple(
-    Plan(tool="crowd", mode="drive", **each)  # type: ignore[arg-type]
+    Plan(tool="crowd", mode="drive", **each)
     for each in (
         {
             "name": "paced-20k",

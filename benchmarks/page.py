@@ -17,7 +17,7 @@ from benchmarks.report import BEFORE, NAMES, PEER, PENSTOCK, RATES, SUBJECTS, sh
 from penstock.cli.plots import STYLE, WIDTH, page
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     Row = Mapping[str, Any]  # as `report.as_json` writes it
 
@@ -40,7 +40,7 @@ TABLE_STYLE: Final = (
 )
 
 # What is plotted together: a title, and the figures.
-GROUPS: Final = (
+GROUPS: Final[tuple[tuple[str, Callable[[str], bool]], ...]] = (
     ("Entries per second (more is better)", lambda figure: figure in RATES and figure != VOLUME),
     ("MB per second (more is better)", lambda figure: figure == VOLUME),
     ("Milliseconds (less is better)", lambda figure: figure.endswith(" ms")),

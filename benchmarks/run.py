@@ -57,18 +57,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     samples: list[Sample] = []
     status, began_s = 0, time.monotonic()
     deadline_s = began_s + 60 * (options.minutes or (MINUTES_WITH_OTHERS if len(subjects_of(options)) > 1 else MINUTES))
-    for row in range(options.rounds):
-        if row and time.monotonic() > deadline_s:
-            print(f"bench: the time is over after {row} of {options.rounds} rounds", file=sys.stderr)
+    for number in range(options.rounds):
+        if number and time.monotonic() > deadline_s:
+            print(f"bench: the time is over after {number} of {options.rounds} rounds", file=sys.stderr)
             break
         try:
-            for sample in one_round(options, plans, row, deadline_s if row else math.inf):
+            for sample in one_round(options, plans, number, deadline_s if number else math.inf):
                 samples.append(sample)  # noqa: PERF402 -- what was measured before an error counts
         except Exception as error:  # noqa: BLE001 -- what was measured so far counts
-            print(f"bench: round {row + 1}: {error}", file=sys.stderr)
+            print(f"bench: round {number + 1}: {error}", file=sys.stderr)
             status = 1
         write(options, samples, busy)
-        print(f"bench: round {row + 1} after {(time.monotonic() - began_s) / 60:.1f} minutes", file=sys.stderr)
+        print(f"bench: round {number + 1} after {(time.monotonic() - began_s) / 60:.1f} minutes", file=sys.stderr)
     rows = summarize(samples)
     print(f"\n{markdown(rows)}")
     failures = [sample for sample in samples if sample.figure == FAILED]
