@@ -129,19 +129,15 @@ def test_the_stream_gives_out_an_hour_once_the_watermark_has_passed_it(
         part = days.where(days.day == day).drop("day").coalesce(1)
         part.write.parquet(str(tmp_path / "messages" / f"part={number}"))
     stream = spark.readStream.schema(messages.schema).parquet(str(tmp_path / "messages" / "*"))
-    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "true")
-    try:
-        query = (
-            pipeline.hourly_delays(pipeline.flights(stream).withWatermark("departs", "6 hours"))
-            .writeStream.format("parquet")
-            .option("path", str(tmp_path / "hours"))
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-    finally:
-        spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    query = (
+        pipeline.hourly_delays(pipeline.flights(stream).withWatermark("departs", "6 hours"))
+        .writeStream.format("parquet")
+        .option("path", str(tmp_path / "hours"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
     closed = {
         (row.airline, row.hour.day, row.hour.hour) for row in spark.read.parquet(str(tmp_path / "hours")).collect()
     }
