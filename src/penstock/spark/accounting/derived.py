@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window
 
@@ -55,6 +57,8 @@ NOISY_PART: Final = 0.25
 # Of minutes in which something waited: more, and the quota is called small.
 LIMITED_PART: Final = 0.01
 AMPLE_PART: Final = 0.5
+# Rows of a part of a file that is merged, some 20 MB.
+MERGED_ROWS: Final = 100_000
 
 
 def namespace_usage(topics: DataFrame) -> DataFrame:
@@ -237,8 +241,22 @@ def compact(spark: SparkSession, store: Store, table: Table, day: str, *, files_
         # Without sums the key is all there is: repeated rows become one.
         rows = rows.groupBy(*table.key).agg(*sums) if sums else rows.distinct()
         rows = rows.orderBy(*table.key[:2])
-    store.compact(table, day, fitted(table, rows.toArrow()), files)
+    # By way of files: a day of 10,000 topics has 14 million rows, too many for a driver.
+    merged = store.directory / "_state" / "_merging"
+    try:
+        rows.write.mode("overwrite").parquet(str(merged))
+        store.compact(table, day, _read_back(table, merged), files)
+    finally:
+        shutil.rmtree(merged, ignore_errors=True)
     return True
+
+
+def _read_back(table: Table, directory: Path) -> Any:  # noqa: ANN401 - pyarrow.RecordBatchReader
+    """Read what Spark has written, in its order, a part at a time."""
+    rows = ds.dataset([str(path) for path in sorted(directory.glob("part-*.parquet"))], format="parquet")
+    parts = rows.to_batches(batch_size=MERGED_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False)
+    fitting = (batch for part in parts for batch in fitted(table, pa.Table.from_batches([part])).to_batches())
+    return pa.RecordBatchReader.from_batches(arrow_schema(table), fitting)
 
 
 def fitted(table: Table, rows: Any) -> Any:  # noqa: ANN401 - pyarrow.Table

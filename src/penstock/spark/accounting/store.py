@@ -64,7 +64,14 @@ class Store(ABC):
 
     @abstractmethod
     def compact(self, table: Table, day: str, rows: Rows, replaced: Collection[Path]) -> None:
-        """Replace all files of a day, which are these, by one with these rows, which mean the same."""
+        """Replace all files of a day, which are these, by one with these rows, which mean the same.
+
+        Args:
+            table: of which.
+            day: of which.
+            rows: a `pyarrow.RecordBatchReader`; there may be more than fit into memory.
+            replaced: the files.
+        """
 
     def frame(self, spark: SparkSession, table: Table, days: Collection[str] | None = None) -> DataFrame:
         """Return a table, or some days of it, for Spark."""
@@ -159,7 +166,13 @@ class DeltaStore(Store):
         return found
 
     def compact(self, table: Table, day: str, rows: Rows, replaced: Collection[Path]) -> None:  # noqa: ARG002
-        self.replace(table, day, rows)
+        from deltalake import write_deltalake  # noqa: PLC0415 - an extra
+
+        fields = [*rows.schema, pa.field(DAY, pa.string(), nullable=False)]
+        parts = (_with_day(pa.Table.from_batches([part]), day).to_batches() for part in rows)
+        reader = pa.RecordBatchReader.from_batches(pa.schema(fields), (one for part in parts for one in part))
+        path = str(self.directory / table.name)
+        write_deltalake(path, reader, mode="overwrite", predicate=f"{DAY} = '{day}'")
 
 
 def _with_day(rows: Rows, day: str) -> Rows:
@@ -198,10 +211,17 @@ def by_day(table: Table, rows: Rows, at: str) -> dict[str, Rows]:
 
 
 def write_file(path: Path, rows: Rows) -> None:
-    """Write a Parquet file that appears whole, or not at all, also after a power failure."""
+    """Write a Parquet file that appears whole, or not at all, also after a power failure.
+
+    Args:
+        path: of the file.
+        rows: a table, or a `pyarrow.RecordBatchReader`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"_{path.name}.unfinished")
-    pq.write_table(rows, unfinished, compression="zstd")
+    with pq.ParquetWriter(unfinished, rows.schema, compression="zstd") as writer:
+        for part in rows if isinstance(rows, pa.RecordBatchReader) else (rows,):
+            writer.write(part)
     put_in_place(unfinished, path)
 
 
