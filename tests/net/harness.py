@@ -113,6 +113,9 @@ class _HeldFile(OsFile):
             raise self._disk.read_error
         return super().read(size, offset)
 
+    def read_cached(self, buffer: memoryview, offset: int) -> int:
+        return super().read_cached(buffer, offset) if self._disk.read_error is None else 0
+
     def sync(self) -> None:
         assert self._free.wait(TIMEOUT_S), "the disk was held and never let go"
         super().sync()
