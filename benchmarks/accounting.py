@@ -143,13 +143,16 @@ def _day(spark: SparkSession, arguments: argparse.Namespace) -> int:
         all_s = time.monotonic() - began
         after = {table.name: len(list((tables / table.name).rglob("*.parquet"))) for table in (*BASE, *DERIVED)}
         nbytes = sum(path.stat().st_size for path in tables.rglob("*.parquet"))
-        (used,) = spark.read.parquet(str(tables / "topic_usage")).groupBy().sum("published_bytes").collect()
+        used = {
+            table: spark.read.parquet(str(tables / table)).groupBy().sum("published_bytes").collect()[0][0]
+            for table in ("topic_usage", "broker_usage")
+        }
     records = minutes * topics
     print(f"{records:,} records of {topics:,} topics in {added_s:.0f} s: {records / added_s:,.0f} records/s")
     print(f"derived tables and merged files after {all_s - added_s:.0f} s; memory {memory.peak_bytes / MIB:,.0f} MiB")
     print(f"files {files}, then {after}, {nbytes / MIB:,.0f} MiB")
-    right = used[0] == 1_000 * records
-    print("sums are right" if right else f"WRONG: {used[0]} bytes, want {1_000 * records}")
+    right = set(used.values()) == {1_000 * records}
+    print("sums are right" if right else f"WRONG: bytes {used}, want {1_000 * records}")
     return 0 if right else 1
 
 

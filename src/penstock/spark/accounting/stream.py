@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from penstock.accounting.prices import PriceList
@@ -210,5 +210,6 @@ class Query:
         return grouped.applyInArrow(find, from_arrow_schema(FOUND)).toArrow()
 
 
-def _part(parts: int, *series: Any) -> Any:  # noqa: ANN401 - columns
-    return f.pmod(f.xxhash64(*series), f.lit(parts)).alias("_part")
+def _part(parts: int, broker: Column, scope: Column, name: Column, since_ms: Column) -> Column:
+    """The part that a series belongs to. Without a name it is null in records, and empty in what is remembered."""
+    return f.pmod(f.xxhash64(broker, scope, f.coalesce(name, f.lit("")), since_ms), f.lit(parts)).alias("_part")

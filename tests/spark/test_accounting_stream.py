@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Micro-batches whose records and remembered counters Spark divides among tasks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as f
+
+from penstock.spark.accounting.batches import USAGE
+from penstock.spark.accounting.stream import Accounting, Query, Source
+from tests.spark.accounted import RECORDS, Record, record, rows_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+BROKERS = [f"broker-{number}" for number in range(24)]
+
+
+def names_of(number: int) -> dict[str, Record]:
+    """Members of a broker's records, by scope; its own have no names: they are empty, or null."""
+    own: Record = {"tenant": None, "namespace": None, "topic": None} if number % 2 else {}
+    return {"topic": {}, "group": {"resource_groups": [f"group-{number}"]}, "broker": own}
+
+
+def micro_batch(spark: SparkSession, minute: int) -> DataFrame:
+    """What the Spark source gives: of every broker a topic, a group and the broker itself, which use 100 a minute."""
+    used = 100 * (minute + 1)
+    rows = [
+        record(3 * minute + place, minute, scope, broker=broker, published_messages=used, **more)
+        for number, broker in enumerate(BROKERS)
+        for place, (scope, more) in enumerate(names_of(number).items())
+    ]
+    given = spark.createDataFrame(pa.Table.from_pylist(rows, schema=RECORDS))
+    published, corrupt = f.timestamp_millis("published_ms"), f.lit(None).cast("string")
+    return given.withColumns({"__publishTime": published, "_corrupt_record": corrupt})
+
+
+def test_counters_that_are_remembered_are_given_to_the_task_that_has_their_records(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    query = Query(Accounting(spark=spark, source=Source(url="pulsar://none"), tables=tmp_path), USAGE)
+    query.checkpoint.mkdir(parents=True)
+    (query.checkpoint / "metadata").write_text('{"id":"made up"}', encoding="utf-8")
+
+    for batch in range(3):
+        query.add(micro_batch(spark, batch), batch)
+
+    for table in ("topic_usage", "group_usage", "broker_usage"):
+        found = [(row["broker"], row["minute"].minute, row["published_messages"]) for row in rows_of(tmp_path, table)]
+        assert sorted(found) == sorted((broker, minute, 100) for broker in BROKERS for minute in range(3)), table
