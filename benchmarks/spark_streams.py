@@ -164,7 +164,9 @@ class Streams:
         def produce() -> None:
             nonlocal sent
             with closing(self.client()) as client:
-                producer = client.create_producer("followed", batching_enabled=True, batching_max_publish_delay_ms=20)
+                producer = client.create_producer(
+                    "followed", batching_enabled=True, batching_max_publish_delay_ms=20, block_if_queue_full=True
+                )
                 began = time.perf_counter()
                 while not stop.wait(0.02):
                     due = int((time.perf_counter() - began) * FOLLOWED_PER_S)

@@ -199,7 +199,7 @@ def test_a_topic_is_copied_with_keys_properties_event_times_and_large_values(
 def test_a_query_copies_one_topic_into_another_once(
     spark: SparkSession, deduplicating: BrokerProcess, official: Official, topic: str, tmp_path: Path
 ) -> None:
-    producer = official(deduplicating.url).create_producer(topic, batching_enabled=True)
+    producer = official(deduplicating.url).create_producer(topic, batching_enabled=True, block_if_queue_full=True)
     for turn in range(2):
         for number in range(1_000):
             producer.send_async(b"%d" % (1_000 * turn + number), None)

@@ -44,17 +44,30 @@ def ranges(broker: BrokerProcess, official: Official, topic: str, cluster: Clust
     """Topics of batches of 2 to 21 messages, each read whole."""
     topics = [f"{topic}-{number}" for number in range(TOPICS)]
     for number, one in enumerate(topics):
-        producer = official(broker.url).create_producer(
-            one, batching_enabled=True, batching_max_messages=number + 2, batching_max_publish_delay_ms=500
-        )
-        for row in range(ROWS):
-            producer.send_async(b"%d/%d" % (number, row), lambda *_: None)
-        producer.flush()
-        producer.close()
+        publish(official(broker.url), one, [b"%d/%d" % (number, row) for row in range(ROWS)], batch=number + 2)
     watch = Watch(cluster)
     ends = watch.ask(dict.fromkeys(topics))
     watch.close()
     return [TopicRange(one, EARLIEST, seen.end) for one, seen in ends.items() if seen is not None]
+
+
+def publish(client: pulsar.Client, topic: str, payloads: list[bytes], *, batch: int) -> None:
+    """Store all, in batches of so many messages."""
+    results: list[pulsar.Result] = []
+    producer = client.create_producer(
+        topic,
+        batching_enabled=True,
+        batching_max_messages=batch,
+        # Only what is full, or flushed, ends a batch. The client refuses what its queue of 1,000 has no room for.
+        batching_max_publish_delay_ms=60_000,
+        max_pending_messages=len(payloads),
+    )
+    for payload in payloads:
+        producer.send_async(payload, lambda result, _: results.append(result))
+    producer.flush()
+    producer.close()
+    assert len(results) == len(payloads)
+    assert {result.name for result in results} == {"Ok"}
 
 
 def values(found: Any) -> list[bytes]:  # noqa: ANN401 -- messages
@@ -117,17 +130,12 @@ def test_a_broker_sends_what_the_ranges_hold_and_a_batch_more(
     size, entries = 10, 120
     ranges = []
     for one in (f"{topic}-a", f"{topic}-b"):
-        producer = official(broker.url).create_producer(
-            one, batching_enabled=True, batching_max_messages=size, batching_max_publish_delay_ms=5_000
-        )
-        for _ in range(3 * entries * size):
-            producer.send_async(b"x", lambda *_: None)
-        producer.flush()
-        producer.close()
+        publish(official(broker.url), one, [b"x"] * (3 * entries * size), batch=size)
         watch = Watch(cluster)
         seen = watch.ask({one: None})[one]
         watch.close()
         assert seen is not None
+        assert seen.end.entry_id == 3 * entries
         ranges.append(TopicRange(one, EARLIEST, MessageId(seen.end.ledger_id, entries)))
     assert [len(found) for found in read_together(cluster, ranges).values()] == [entries * size] * 2
     for part in ranges:
