@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.core.errors import WireCode
+from penstock.spark.client import reader
 from penstock.spark.client.cluster import Cluster
+from penstock.spark.client.connection import Connection
 from penstock.spark.client.credentials import of_token
 from penstock.spark.client.endpoint import Endpoint, TlsOptions
 from penstock.spark.client.errors import (
@@ -21,6 +23,7 @@ from penstock.spark.client.errors import (
     ConnectionLost,
     DataLost,
     EncryptedMessage,
+    NothingCame,
     Refused,
     TlsFailed,
 )
@@ -243,6 +246,20 @@ def test_a_topic_that_is_gone_is_an_error_unless_loss_is_none(
     with pytest.raises(Refused):
         read_values(cluster, topic, EARLIEST, end)
     assert read_values(cluster, topic, EARLIEST, end, fail_on_data_loss=False) == []
+
+
+def test_where_nothing_comes_it_is_said_whether_the_topic_holds_it(
+    cluster: Cluster, broker: BrokerProcess, official: Official, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(official(broker.url), topic, [b"a", b"b"])
+    end = end_of(cluster, topic)
+    monkeypatch.setattr(reader, "_DOUBT_S", 0.0)
+    beyond = MessageId(end.ledger_id, end.entry_id + 4)
+    with pytest.raises(NothingCame, match=f"up to {beyond} should be; the topic's last message is at {end.ledger_id}:"):
+        read_values(cluster, topic, end, beyond, poll_timeout_s=0.0)
+    monkeypatch.setattr(Connection, "receive", lambda *_: False)
+    with pytest.raises(NothingCame, match="should be; look at the broker's load"):
+        read_values(cluster, topic, MessageId(end.ledger_id, 0), end, poll_timeout_s=0.0)
 
 
 def test_an_encrypted_message_is_refused_by_its_producers_name(

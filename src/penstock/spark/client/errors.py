@@ -204,11 +204,18 @@ class DataLost(ClientError):
 class NothingCame(ClientError):
     """The broker is there, messages should be, and none came."""
 
-    def __init__(self, topic: str, position: str, end: str, timeout_s: float) -> None:
+    def __init__(self, topic: str, position: str, end: str, timeout_s: float, *, topic_ends: str = "") -> None:
+        """`topic_ends` tells of a topic without any of these messages where its last one is."""
         self.topic = topic
+        why = (
+            f"{topic_ends}, so they were never published, or the topic lost them; compare that with endingOffsets, "
+            "or with the query's checkpoint. To wait longer for them"
+            if topic_ends
+            else "look at the broker's load, or wait longer: for that"
+        )
         super().__init__(
-            f"{topic}: nothing came for {timeout_s:g} s where messages from {position} up to {end} should be; look at "
-            "the broker's load, or raise pollTimeoutMs; to pass over what does not come, set failOnDataLoss=false"
+            f"{topic}: nothing came for {timeout_s:g} s where messages from {position} up to {end} should be; {why}, "
+            "raise pollTimeoutMs; to pass over what does not come, set failOnDataLoss=false"
         )
 
 

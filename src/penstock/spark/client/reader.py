@@ -266,7 +266,12 @@ class EntryReader:
             return True
         if options.compacted or not options.fail_on_data_loss:
             return False
-        raise NothingCame(self._topic, str(self.position), str(self._end), options.poll_timeout_s)
+        with Subscription.reading(self._cluster, self._topic, self.position) as subscription:
+            last = subscription.last_id()
+        topic_ends = "" if last is not None and last >= self.position else _where_it_ends(last)
+        raise NothingCame(
+            self._topic, str(self.position), str(self._end), options.poll_timeout_s, topic_ends=topic_ends
+        )
 
     def _close(self) -> None:
         if self._subscription is not None:
@@ -334,3 +339,7 @@ def _look_back(
 
 def _what_is_there(earliest: MessageId | None) -> str:
     return "the topic is empty" if earliest is None else f"the earliest one is at {earliest}"
+
+
+def _where_it_ends(last: MessageId | None) -> str:
+    return "the topic is empty" if last is None else f"the topic's last message is at {last}"
