@@ -156,6 +156,25 @@ async def test_both_waits_together_end_before_the_clients(monkeypatch: pytest.Mo
     here.close()
 
 
+async def test_a_client_that_goes_while_a_list_waits_for_its_size_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = World(monkeypatch)
+    watching = here.watch()
+    await asyncio.sleep(0.1)
+    other = await here.all_heap()
+    here.upstream.answer(1)
+    await asyncio.sleep(0.1)
+    assert here.limiter.limiter(LimitType.HEAP_MEMORY).snapshot().waiting_updates == 1, (
+        "for what is more than the estimate"
+    )
+    watching.cancel()
+    here.watchers.close()
+    await asyncio.sleep(0.1)
+    here.limiter.release(other)
+    assert here.limiter.acquired == here.sessions.used_bytes == 0
+
+
 async def test_a_broker_that_does_not_answer_is_told_to_close_the_watcher(monkeypatch: pytest.MonkeyPatch) -> None:
     here = World(monkeypatch)
     began_s = here.seconds()

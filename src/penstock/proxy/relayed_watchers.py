@@ -246,23 +246,23 @@ class RelayedWatchers:
             await upstream.skip(frame)  # It is too late.
             return
         permit, request.permit = request.permit, None
+        data: bytearray | None = None
+        direct: Permit | None = None
         try:
             permit = await self._limiter.update(permit, frame.nbytes, deadline_ns=request.deadline_ns)
-        except PermitError as error:
-            self._limiter.release(permit)
-            self._refuse(request, error)
-            await upstream.skip(frame)
-            return
-        try:
             data = await upstream.rest(frame)
             direct = await self._limiter.acquire(
                 frame.nbytes, LimitType.DIRECT_MEMORY, owner=permit.owner, deadline_ns=request.deadline_ns
             )
         except PermitError as error:
             self._refuse(request, error)
-            return
         finally:
             self._limiter.release(permit)
+        if data is None:
+            await upstream.skip(frame)
+            return
+        if direct is None:
+            return
         if request.answered.done():  # It has taken too long.
             self._limiter.release(direct)
             return
