@@ -130,7 +130,7 @@ def page(document: Mapping[str, Any]) -> str:
         "`make bench PEER=pulsar` measures again, and `python -m tools.write_figures` writes this page.",
         "",
         "Medians, with the least and the most of all rounds in brackets. Beside the first figure of a load stands the",
-        "processor time that the broker took for an entry. A load is void if not the broker limited it.",
+        "processor time that the broker took for an entry. A load counts only if the broker was the limit.",
         "",
         *(f"![{title}](../figures/{_file_of(title)})\n" for title in charts(rows)),
         f"| load | what it measures | figure | {NAMES[PENSTOCK]} | µs/entry | {NAMES[PEER]} | µs/entry | ratio |",
