@@ -21,7 +21,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import PenstockError, ServiceNotReady
+from penstock.core.errors import PenstockError, ServiceNotReady, forget_frames
 from penstock.core.units import KIB, NS_PER_S
 from penstock.governance.permit_errors import (
     PermitAcquireAlreadyClosed,
@@ -216,7 +216,7 @@ class RelayedWatchers:
                 else:
                     await self._on_update(upstream, frame)
         except (OSError, PenstockError) as error:
-            error.__traceback__ = None  # It refers to the frame.
+            forget_frames(error)
             reason = str(error)
         except Exception:
             log.exception("topic watchers of %s failed", self._connection.peer)
@@ -272,7 +272,7 @@ class RelayedWatchers:
     def _refuse(self, request: _Request, error: PermitError) -> None:
         """Refuse a watcher that the broker has made."""
         if not request.answered.done():
-            error.__traceback__ = None  # It refers to the list.
+            forget_frames(error)
             request.answered.set_exception(error)
             self._close_watcher(request.watcher_id)
 
