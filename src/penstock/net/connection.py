@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from penstock.core.units import KIB, NS_PER_MS
 from penstock.governance.muting import MuteReason, MuteReasons
 from penstock.net.parting import Parting
-from penstock.net.send_queue import JOINED_BYTES, PIECE_BYTES, SendQueue, own, send_queued
+from penstock.net.send_queue import JOINED_BYTES, PIECE_BYTES, SendQueue, own, send_queued, took_all
 from penstock.net.socket_reader import ARENA_BYTES, SocketReader
 from penstock.net.tls import TLS_WRITE_BYTES, TlsLayer, plain_reason
 
@@ -254,8 +254,8 @@ class Connection:
         if not self.is_open:
             return
         self.wanted_bytes, self.wanting = 1, None
-        self.queue.add_entries(buffers, nbytes, entries, blocked=self._writer_added)
-        self._queued(nbytes)
+        room_bytes = max(0, self.room_bytes - nbytes) if self._writer_added else None
+        self._queued(nbytes + self.queue.add_entries(buffers, nbytes, entries, room_bytes=room_bytes))
 
     def pass_on(self, buffers: Sequence[Buffer], nbytes: int) -> None:
         """Queue what a broker has sent, and send it at once: nothing else would go with it.
@@ -325,8 +325,8 @@ class Connection:
         if not self.is_open:
             return
         try:
-            while self._has_output():
-                self._send_some()
+            while self._has_output() and self._send_some():
+                pass
         except (BlockingIOError, InterruptedError):
             pass
         except OSError as error:
@@ -347,7 +347,9 @@ class Connection:
                 self._loop.add_writer(self._fd, self.flush)
             else:
                 self._loop.remove_writer(self._fd)
-        self.queue.after_flush(blocked=blocked)
+        kept_bytes = self.queue.after_flush(self.room_bytes if blocked else None)
+        self.out_bytes += kept_bytes
+        self._outbound.add(kept_bytes)
         if not blocked and self.closing_reason is not None:
             if self._parting is None:
                 self.close(self.closing_reason)
@@ -402,20 +404,23 @@ class Connection:
             elif not self.out_bytes:
                 self._wait()
 
-    def _send_some(self) -> None:
-        """Send with one system call; raises BlockingIOError when the socket takes no more."""
-        queue = self.queue
+    def _send_some(self) -> bool:
+        """Send with one system call; returns whether it may take more. Raises BlockingIOError if it takes none."""
+        queue, takes_more = self.queue, True
         if self._tls is None:
+            before = len(queue.buffers)
             nbytes = send_queued(self._sock, queue.buffers)
+            takes_more = took_all(queue.buffers, before)
         else:
             nbytes = self._tls.send(queue.buffers, TLS_SHARED_BYTES if queue.has_shared else TLS_WRITE_BYTES)
         if nbytes == 0:
-            return
+            return takes_more
         self._discharge(queue.sent(nbytes))
         while queue.passing and queue.passing[0].position <= queue.sent_bytes:
             one = queue.passing.popleft()
             self._discharge(one.kept_bytes)
             one.passed()
+        return takes_more
 
     def _discharge(self, nbytes: int) -> None:
         self.out_bytes -= nbytes

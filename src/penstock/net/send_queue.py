@@ -4,16 +4,17 @@
 Why: joining queued buffers into one would copy every delivered byte once more. Where: `connection` queues plaintext,
 `tls` queues ciphertext.
 
-Entries are queued as views of the run that was read or published. Those that the socket does not take at once are
-copied, so a waiting entry never keeps a run in memory. Bytes that several connections send exist once and are charged
-where they are kept; a connection is charged for the reference.
+Entries are queued as views of the run that was read or published. If the socket does not take them at once, they keep
+that run in memory. If most of the run waits, and there is room to charge all of it to the connection, this is what
+happens until the last of its entries is sent. Otherwise the waiting entries are copied. Bytes that several connections
+send exist once and are charged where they are kept; a connection is charged for the reference.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from penstock.core.units import KIB
 
@@ -46,6 +47,14 @@ class QueuedEntries(Protocol):
         """Take back the entries behind `taken_bytes`; return how many bytes of these entries cannot be taken back."""
 
 
+class Held(NamedTuple):
+    """Waiting views of one run, which keep all of it in memory: positions, and what is charged instead of them."""
+
+    start: int
+    stop: int
+    charged_bytes: int
+
+
 class Passing(NamedTuple):
     """A callback for when `position` bytes in all have been sent, and the bytes that are charged until then."""
 
@@ -75,12 +84,14 @@ class SendQueue:
         self._shared: deque[tuple[int, int]] = deque()  # ranges of positions that are not charged to the connection
         self._joined: bytearray | None = None  # the last buffer, while small responses may be added to it
         self._queued = 0  # the number of buffers that were ever queued
-        self._borrowed: list[tuple[int, int]] = []  # ranges of buffers that may be views of runs
+        # Ranges of buffers that may be views of runs, and whether they can be put back.
+        self._borrowed: list[tuple[int, int, bool]] = []
+        self._held: deque[Held] = deque()
 
     @property
     def has_shared(self) -> bool:
-        """Whether some of the bytes are shared with other connections."""
-        return bool(self._shared)
+        """Whether some of the bytes stay in memory when they are encrypted: shared ones, or those of held runs."""
+        return bool(self._shared or self._held)
 
     def add(self, buffers: Sequence[Buffer], nbytes: int) -> None:
         """Queue buffers of `nbytes` bytes in all."""
@@ -102,19 +113,52 @@ class SendQueue:
             self._joined = joined
 
     def add_entries(
-        self, buffers: Sequence[Buffer], nbytes: int, entries: QueuedEntries | None, *, blocked: bool
-    ) -> None:
-        """Queue entries. If the socket is `blocked`, views of runs are copied now, otherwise by `keep_little`."""
+        self, buffers: Sequence[Buffer], nbytes: int, entries: QueuedEntries | None, *, room_bytes: int | None
+    ) -> int:
+        """Queue entries; returns how many bytes to charge besides theirs, for memory that they keep.
+
+        Args:
+            buffers: the entries.
+            nbytes: of all buffers.
+            entries: puts them back; None: they cannot be put back.
+            room_bytes: the most to charge besides, if the socket takes nothing now; None: it may, see `after_flush`.
+        """
+        start = self.sent_bytes + self.unsent_bytes
         if entries is not None:
-            start = self.sent_bytes + self.unsent_bytes
             self.entries.append((start, start + nbytes, entries))
-            if blocked:
+            if room_bytes is not None:
                 entries.compact()
-        if blocked:
+        charged_bytes = 0
+        if room_bytes is None:
+            self._borrowed.append((self._queued, self._queued + len(buffers), entries is not None))
+        elif entries is None:
             buffers = own(buffers)
         else:
-            self._borrowed.append((self._queued, self._queued + len(buffers)))
+            buffers, charged_bytes = self._hold(buffers, start, room_bytes)
         self.add(buffers, nbytes)
+        return charged_bytes
+
+    def _hold(self, buffers: Sequence[Buffer], position: int, room_bytes: int) -> tuple[Sequence[Buffer], int]:
+        """Let entries wait from this position on; returns them, and how many bytes to charge besides theirs."""
+        waiting: list[Buffer] = []
+        charged_bytes = at = 0
+        while at < len(buffers):
+            stop, view_bytes, whole_bytes = _views_of_one(buffers, at)
+            group = buffers[at:stop]
+            nbytes = sum(map(len, group))
+            # Under TLS the connection has a ciphertext of its own as well.
+            besides_bytes = whole_bytes - view_bytes + self._shared_bytes
+            if not whole_bytes:
+                waiting += group
+            elif whole_bytes <= 2 * view_bytes and charged_bytes + besides_bytes <= room_bytes:
+                waiting += group
+                charged_bytes += besides_bytes
+                self._held.append(Held(position, position + nbytes, nbytes + besides_bytes))
+            else:
+                waiting += own(group)
+            position += nbytes
+            at = stop
+        return waiting, charged_bytes
 
     def add_shared(self, buffers: Sequence[Buffer], nbytes: int) -> int:
         """Queue buffers that are charged elsewhere; returns how many bytes to charge for that."""
@@ -139,7 +183,21 @@ class SendQueue:
         self.unsent_bytes -= nbytes
         while self.entries and self.entries[0][1] <= stop:
             self.entries.popleft()
+        if self._held:
+            nbytes -= self._held_between(start, stop)
         return nbytes - self._shared_between(start, stop) if self._shared else nbytes
+
+    def _held_between(self, start: int, stop: int) -> int:
+        """Return how many of the sent bytes keep a run, less what was charged for runs that are all sent."""
+        total = 0
+        while self._held and self._held[0].start < stop:
+            held = self._held[0]
+            total += min(held.stop, stop) - max(held.start, start)
+            if held.stop > stop:
+                break
+            self._held.popleft()
+            total -= held.charged_bytes
+        return total
 
     def _shared_between(self, start: int, stop: int) -> int:
         """Return how many of the sent bytes are charged elsewhere; forget shared ranges that are sent."""
@@ -154,28 +212,46 @@ class SendQueue:
                 total -= self._shared_bytes
         return total
 
-    def after_flush(self, *, blocked: bool) -> None:
-        """If the socket is `blocked`, copy what waits, to release runs and the sent part of the first buffer."""
-        if blocked and self.buffers:
-            self._keep_little()
-        self._borrowed.clear()
+    def after_flush(self, room_bytes: int | None) -> int:
+        """Decide what waiting entries keep in memory; returns how many bytes to charge besides theirs.
 
-    def _keep_little(self) -> None:
+        Args:
+            room_bytes: the most to charge besides, if the socket takes nothing more now; None: everything was sent.
+        """
+        charged_bytes = 0
+        if room_bytes is not None and self.buffers:
+            charged_bytes = self._keep_little(room_bytes)
+        self._borrowed.clear()
+        return charged_bytes
+
+    def _keep_little(self, room_bytes: int) -> int:
+        charged_bytes = 0
+        position = self._begun()
         if self._borrowed:
             for _, _, entries in self.entries:
                 entries.compact()
             kept: list[Buffer] = []
             buffers, start, at = list(self.buffers), self._queued - len(self.buffers), 0
-            for first, stop in self._borrowed:
+            before = position
+            for first, stop, returnable in self._borrowed:
                 begin, end = max(first - start, at), max(stop - start, at)
                 kept += buffers[at:begin]
-                kept += own(buffers[begin:end])
+                before += sum(map(len, buffers[at:begin]))
+                if returnable:
+                    waiting, besides_bytes = self._hold(buffers[begin:end], before, room_bytes - charged_bytes)
+                    kept += waiting
+                    charged_bytes += besides_bytes
+                else:
+                    kept += own(buffers[begin:end])
+                before += sum(map(len, buffers[begin:end]))
                 at = end
             self._replace([*kept, *buffers[at:]])
         head = self.buffers[0]
         if type(head) is memoryview and len(memoryview(head.obj)) - len(head) > SENT_BYTES_KEPT:
-            shared = self._shared and self._shared[0][0] <= self._begun()
-            self.buffers[0] = head if shared else bytes(head)
+            shared = self._shared and self._shared[0][0] <= position
+            held = any(one.start <= position < one.stop for one in self._held)
+            self.buffers[0] = head if shared or held else bytes(head)
+        return charged_bytes
 
     def _replace(self, buffers: list[Buffer]) -> None:
         self._queued += len(buffers) - len(self.buffers)
@@ -194,8 +270,11 @@ class SendQueue:
         self._replace(kept)
 
     def put_back(self) -> int:
-        """Put back the queued entries whose sending has not begun; return their bytes."""
-        begun = self._begun()
+        """Put back the queued entries whose sending has not begun; return how many bytes are not charged any more.
+
+        What remains keeps no run in memory.
+        """
+        begun, released_bytes = self._begun(), self._let_go()
         queued, self.entries = self.entries, deque()
         gone: list[tuple[int, int]] = []
         nbytes = 0
@@ -215,12 +294,29 @@ class SendQueue:
             )
             self._replace(without(self.buffers, begun, gone))
             self.unsent_bytes -= nbytes
-        return nbytes
+        if released_bytes:
+            self._copy_entries(begun)
+        return nbytes + released_bytes
+
+    def _let_go(self) -> int:
+        """Charge the waiting bytes instead of the runs that they keep; return how many bytes that is less."""
+        released_bytes = sum(held.charged_bytes - (held.stop - max(held.start, self.sent_bytes)) for held in self._held)
+        self._held.clear()
+        return released_bytes
+
+    def _copy_entries(self, position: int) -> None:
+        """Copy all entries that still wait; the buffers begin at this position."""
+        kept: list[Buffer] = []
+        for buffer in self.buffers:
+            entries = any(start <= position < stop for start, stop, _ in self.entries)
+            kept += own((buffer,)) if entries else (buffer,)
+            position += len(buffer)
+        self._replace(kept)
 
     def clear(self) -> deque[Passing]:
         """Drop everything; returns the callbacks."""
         self.unsent_bytes = 0
-        for part in (self.buffers, self._borrowed, self.entries, self._shared):
+        for part in (self.buffers, self._borrowed, self.entries, self._shared, self._held):
             part.clear()
         passing, self.passing = self.passing, deque()
         return passing
@@ -249,6 +345,23 @@ def drop_sent(queue: deque[Buffer], nbytes: int) -> None:
         queue.popleft()
     while queue and not len(queue[0]):  # The socket would take nothing of it, again and again.
         queue.popleft()
+
+
+def _views_of_one(buffers: Sequence[Buffer], at: int) -> tuple[int, int, int]:
+    """Find the views of one run from this buffer on, with the headers before and between them.
+
+    Returns where they end, how long the views are, and how long the run is: 0 if there are only other buffers.
+    """
+    run: Any = None
+    stop, view_bytes = len(buffers), 0
+    for index in range(at, len(buffers)):
+        buffer = buffers[index]
+        if type(buffer) is memoryview:
+            if view_bytes and buffer.obj is not run:
+                break
+            run, stop = buffer.obj, index + 1
+            view_bytes += len(buffer)
+    return stop, view_bytes, len(memoryview(run)) if view_bytes else 0
 
 
 def own(buffers: Iterable[Buffer]) -> list[Buffer]:
