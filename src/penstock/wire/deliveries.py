@@ -11,7 +11,7 @@ import struct
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from penstock.wire.varints import LOW_BITS, LOW_MASK, PADDED_LOWS, encode_varint, halves, share_high
+from penstock.wire.varints import LOW_BITS, LOW_MASK, encode_varint, halves, padded_low, padded_lows, share_high
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,10 +109,13 @@ def encode_messages(
     pieces: list[Buffer] = [before] * (5 * count)
     pieces[0::5] = map(sizes.__getitem__, lengths)
     low = entry_ids[0] & LOW_MASK
-    if isinstance(entry_ids, range) and entry_ids.step == 1:
-        pieces[2::5] = PADDED_LOWS[low : low + count]
+    if count == 1:
+        pieces[2] = padded_low(low)
+    elif isinstance(entry_ids, range) and entry_ids.step == 1:
+        pieces[2::5] = padded_lows()[low : low + count]
     else:
-        pieces[2::5] = [PADDED_LOWS[entry_id & LOW_MASK] for entry_id in entry_ids]
+        lows = padded_lows()
+        pieces[2::5] = [lows[entry_id & LOW_MASK] for entry_id in entry_ids]
     pieces[3::5] = (entry_rest + epoch,) * count
     if redeliveries is not None:
         rests = {times: entry_rest + _redelivery_count(times) + epoch for times in set(redeliveries)}
@@ -242,4 +245,4 @@ def _message_template(
 def _redelivery_count(times: int) -> bytes:
     """Encode the field, always in the same size."""
     high = times >> LOW_BITS
-    return b"\x18" + PADDED_LOWS[times & LOW_MASK] + bytes((high & 127 | 128, high >> 7 & 127 | 128, high >> 14))
+    return b"\x18" + padded_low(times & LOW_MASK) + bytes((high & 127 | 128, high >> 7 & 127 | 128, high >> 14))

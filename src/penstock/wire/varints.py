@@ -18,9 +18,20 @@ if TYPE_CHECKING:
 LOW_BITS: Final = 14
 LOW_MASK: Final = (1 << LOW_BITS) - 1
 
-# The two bytes of a low part that is continued, by its value. Any high part may follow, also 0: a varint may be longer
-# than it needs to be.
-PADDED_LOWS: Final = [bytes((value & 127 | 128, value >> 7 | 128)) for value in range(1 << LOW_BITS)]
+
+@cache
+def padded_lows() -> list[bytes]:
+    """Return the two bytes of low parts that are continued, by their values.
+
+    Any high part may follow, also 0: a varint may be longer than it needs to be. The list is made when it is first
+    needed: an idle broker does without its 900 KiB.
+    """
+    return [padded_low(value) for value in range(1 << LOW_BITS)]
+
+
+def padded_low(value: int) -> bytes:
+    """Return the two bytes of one low part that is continued."""
+    return bytes((value & 127 | 128, value >> 7 | 128))
 
 
 def low_code(varint_bytes: int) -> str:
