@@ -12,7 +12,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from penstock.wire.events import AckRun, Flow
-from penstock.wire.varints import LOW_MASK, low_code, low_part, read_varint
+from penstock.wire.varints import LOW_MASK, low_code, low_columns, low_part, read_varint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,10 +43,12 @@ def decode_ack(command: bytes) -> AckRun | None:
             return None
         run = AckRun(consumer_id, command[at + 1] == 1, [], [])
         at += 2
-        for _ in range(STRETCHES_MAX):
+        for stretch in range(STRETCHES_MAX):
             if at >= len(command) or command[at] != 0x1A:
                 break
             at = _take_ids(run, command, at)
+            if stretch:
+                run.consecutive = False
             if len(run.entry_ids) > IDS_MAX:
                 return None
         if at < len(command) and command[at] == 0x40:
@@ -70,6 +72,7 @@ def take_alike(run: AckRun, frame: memoryview, following: memoryview) -> int:
     entry_ids = _numbers_alike(first, entry + 1, following)
     run.entry_ids += entry_ids
     run.ledger_ids += run.ledger_ids * len(entry_ids)
+    run.consecutive = isinstance(entry_ids, range)
     return len(entry_ids) * len(first)
 
 
@@ -92,14 +95,18 @@ def _take_ids(run: AckRun, command: bytes, start: int) -> int:
     if command[stop : stop + 2] == command[start : start + 2]:
         following = memoryview(command)[stop : stop + IDS_MAX * (stop - start)]
         entry_ids = _numbers_alike(command[start:stop], at + 1 - start, following)
+        run.consecutive = isinstance(entry_ids, range)
         run.entry_ids += entry_ids
         run.ledger_ids += [ledger_id] * len(entry_ids)
         stop += len(entry_ids) * (stop - start)
     return stop
 
 
-def _numbers_alike(first: bytes, number_at: int, following: memoryview) -> list[int]:
-    """Return the numbers of the first pieces of `following` that equal `first` except for the low part."""
+def _numbers_alike(first: bytes, number_at: int, following: memoryview) -> Sequence[int]:
+    """Return the numbers of the first pieces of `following` that equal `first` except for the low part.
+
+    A range only if they come one after another behind the number of `first`.
+    """
     before = first[:number_at]
     if following[:number_at] != before:
         return []
@@ -113,6 +120,9 @@ def _numbers_alike(first: bytes, number_at: int, following: memoryview) -> list[
     high = number & ~LOW_MASK
     numbers: list[int] = []
     whole = len(following) // width * width
+    ascending = _ascending(first, number_at, number_end - number_at, number & LOW_MASK, following[:whole])
+    if ascending:
+        return range(number + 1, number + 1 + ascending)
     start, stop = 0, min(TOGETHER_FIRST * width, whole)
     # Budget: 0.1 µs per id on one core (benchmarks/micro.py).
     while start < stop:
@@ -133,6 +143,27 @@ def _numbers_alike(first: bytes, number_at: int, following: memoryview) -> list[
         numbers += together
         start, stop = stop, min(stop + TOGETHER_MAX * width, whole)
     return numbers
+
+
+def _ascending(first: bytes, number_at: int, number_bytes: int, low: int, following: memoryview) -> int:
+    """Return the number of pieces in `following` if all equal `first` except that each adds one to the low part.
+
+    Otherwise 0. This is the usual case, and takes a fifth of the time of the others.
+    """
+    width, columns = len(first), low_columns(number_bytes)
+    count = len(following) // width
+    low += 1
+    last_at = (count - 1) * width + number_at
+    lows = [column[low : low + count] for column in columns]
+    # The last number tells most other cases.
+    if not count or len(lows[0]) < count or following[last_at : last_at + len(lows)] != bytes(
+        [column[-1] for column in lows]
+    ):
+        return 0
+    pieces = bytearray(first * count)
+    for place, column in enumerate(lows, number_at):
+        pieces[place::width] = column
+    return count if pieces == bytes(following) else 0
 
 
 def _numbers_before_another(

@@ -130,6 +130,7 @@ class AckRun:
         validation_error: why the client could not use the message (`CommandAck.ValidationError`), if given.
         txn: the transaction's (least, most) bits, if the acknowledgement belongs to one.
         refused: why all of it was refused, if so.
+        consecutive: known that entry ids ascend without gaps; otherwise they may, too.
     """
 
     consumer_id: int
@@ -141,6 +142,7 @@ class AckRun:
     validation_error: int | None = None
     txn: tuple[int, int] | None = None
     refused: PenstockError | None = None
+    consecutive: bool = field(default=False, compare=False)
 
 
 @dataclass(slots=True)

@@ -54,6 +54,15 @@ def low_part(varint_bytes: int) -> dict[int, int]:
     return {(value & 127 | 128) << 8 | value >> 7 | last: value for value in range(1 << LOW_BITS)}
 
 
+@cache
+def low_columns(varint_bytes: int) -> tuple[bytes, ...]:
+    """Return the first bytes of the low parts in `low_part`, ascending, and the second ones if they have two."""
+    lows = low_part(varint_bytes)
+    if varint_bytes == 1:
+        return (bytes(lows),)
+    return bytes([low >> 8 for low in lows]), bytes([low & 255 for low in lows])
+
+
 def encode_varint(value: int) -> bytes:
     """Return the shortest encoding of an unsigned number."""
     encoded = bytearray()

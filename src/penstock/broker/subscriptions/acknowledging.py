@@ -42,8 +42,11 @@ class Acknowledging:
         refusal = None
         last, ledger_id = topic.last_entry_id, topic.ledger_id
         entry_ids: Sequence[int] = ack.entry_ids
+        highest = max(entry_ids, default=0)
+        if ack.consecutive:  # As a range, all of them take as long as one.
+            entry_ids = range(highest + 1 - len(entry_ids), highest + 1)
         members: list[tuple[int, list[int]]] = []
-        if ack.ack_sets or ack.ledger_ids.count(ledger_id) < len(entry_ids) or max(entry_ids, default=0) > last:
+        if ack.ack_sets or ack.ledger_ids.count(ledger_id) < len(entry_ids) or highest > last:
             entry_ids = [
                 entry_id
                 for row, entry_id in enumerate(ack.entry_ids)

@@ -92,6 +92,11 @@ class EntryCounts:
 
     def pop_all(self, entry_ids: Sequence[int]) -> tuple[int, list[int]]:
         """Remove entries; returns the sum of their numbers, and the entries that were missing."""
+        if isinstance(entry_ids, range) and entry_ids.step == 1 and not self._digits:
+            first, stop = entry_ids.start, entry_ids.stop
+            if self._entries.contains_range(first, stop):
+                self._entries.remove_range(first, stop)
+                return len(entry_ids), []
         if len(entry_ids) < TOGETHER_MIN:
             entries, before = self._entries, len(self._entries)
             foreign = [entry_id for entry_id in entry_ids if entry_id not in entries]
