@@ -52,6 +52,29 @@ def test_consumers_of_a_shared_subscription_take_turns() -> None:
     assert second.entry_ids() == [2, 3, 6, 7]
 
 
+def test_turns_of_many_entries_are_laid_side_by_side_without_changing_their_number() -> None:
+    world = World(Topic(batch_of([""] * 300)), SHARED)
+    members = [world.consumer(permits=permits) for permits in (1_000, 70, 1_000)]
+    world.loop.turn()
+    assert [consumer.permits for consumer, _ in members] == [1_000 - 116, 0, 1_000 - 114]
+    assert [list(outlet.entry_ids()) for _, outlet in members] == [
+        list(range(116)),
+        list(range(116, 186)),
+        list(range(186, 300)),
+    ]
+    for consumer, outlet in members:
+        world.acknowledge(consumer, *outlet.entry_ids())
+    assert (world.subscription.unacked, world.subscription.backlog) == (0, 0)
+
+
+def test_turns_of_batches_are_not_laid_side_by_side() -> None:
+    world = World(Topic(batch_of([""] * 300, [1, 2] * 150)), SHARED)
+    (_, first), (_, second) = world.consumer(), world.consumer()
+    world.loop.turn()
+    assert first.entry_ids()[:4] == [0, 1, 4, 5]
+    assert sorted(first.entry_ids() + second.entry_ids()) == list(range(300))
+
+
 def test_what_finds_no_room_goes_to_others_in_another_plan() -> None:
     world = World(Topic(batch_of([""] * 8)), SHARED)
     (narrow, first), (wide, second) = (

@@ -115,6 +115,9 @@ def test_long_stretches_are_read_up_to_an_id_that_differs(
     by_hand = decode_ack(command_frame(codec.BaseCommand.ACK, ack)[8:])
     assert by_hand is not None
     assert list(zip(by_hand.ledger_ids, by_hand.entry_ids, strict=True)) == pairs
+    assert not by_hand.consecutive or by_hand.entry_ids == list(range(start, start + count))
+    of_one_length = not any(start < longer < start + count for longer in (1 << 7, 1 << 14, 1 << 21))
+    assert by_hand.consecutive or others or not of_one_length
     frames = b"".join(_single(1, entry_id) for _, entry_id in pairs)
     assert [one[6] for one in hear([frames])] == [entry_id for _, entry_id in pairs]
 

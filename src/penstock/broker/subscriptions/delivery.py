@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 # A word of an ack set on the wire: a tag, and a varint of up to ten bytes.
 WORD_OUT_BYTES_MAX: Final = 11
+# From so many entries of a plan on, each consumer gets consecutive ones, instead of those of its turns.
+CONSECUTIVE_MIN: Final = 100
 
 
 class Delivery:
@@ -94,7 +96,7 @@ class Delivery:
         entries = 0
         sends, in_order = plan.sends, plan.in_order
         if in_order and len(sends) > len(dispatcher.consumers) and self._will_fit(sends, batch):
-            sends, in_order = joined_sends(sends), False
+            sends, in_order = joined_sends(sends, alike=counts is None), False
         for send in sends:
             sent = self.send(dispatcher, send, batch, counts)
             entries += sent
@@ -194,13 +196,26 @@ class Delivery:
             self._state.dropped += len(entry_ids)
 
 
-def joined_sends(sends: Sequence[Send]) -> Sequence[Send]:
-    """One send for each consumer, because a send of few entries costs more than they do."""
+def joined_sends(sends: Sequence[Send], *, alike: bool = False) -> Sequence[Send]:
+    """One send for each consumer, because a send of few entries costs more than they do.
+
+    With many entries of one message each (`alike`), each consumer gets as many as by its turns, but consecutive ones:
+    they are cut, counted and acknowledged together.
+    """
     parts: dict[Consumer, list[Send]] = {}
     for send in sends:
         parts.setdefault(send.consumer, []).append(send)
     if len(parts) == len(sends):
         return sends
+    first, last = sends[0].rows[0], sends[-1].rows[-1]
+    entries = sum(len(send.rows) for send in sends)
+    if alike and entries >= CONSECUTIVE_MIN and last - first + 1 == entries:
+        consecutive: list[Send] = []
+        for consumer, part in parts.items():
+            stop = first + sum(len(send.rows) for send in part)
+            consecutive.append(Send(consumer, range(first, stop), stop - first))
+            first = stop
+        return consecutive
     return [
         part[0]
         if len(part) == 1
