@@ -17,7 +17,6 @@ import os
 import resource
 import shutil
 import signal
-import threading
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
@@ -41,6 +40,7 @@ from penstock.net.loop_turns import LoopTurns, timed_loop
 from penstock.net.posted_calls import PostedCalls
 from penstock.net.signals import on_signal
 from penstock.net.tls_context import TlsOptions, server_context
+from penstock.processes.end_of_process import end_within
 from penstock.processes.fewer_brokers import leave_out_brokers
 from penstock.processes.sockets import addresses, bound, open_sockets
 from penstock.processes.tuning import set_up_interpreter, started
@@ -88,8 +88,6 @@ OPEN_TRIES_MAX: Final = 11
 OPEN_RETRY_S: Final = 1.0
 # Minimum of open files: below this, hardly any client could connect (40 clients, and the broker's own files).
 DESCRIPTORS_MIN: Final = RESERVED_DESCRIPTORS * 3 // 2
-# Exit status if stopping took too long.
-EXIT_FAILED: Final = 1
 
 
 def run(settings: Settings, data_dir: Path) -> int:
@@ -158,23 +156,10 @@ async def _serve(
         started()
         await stopping.wait()
         log.info("stopping: clients are told, what was accepted is finished")
-        deadline = _end_within(serving.stop_s_max())
-    deadline.cancel()
+        stop_s = serving.stop_s_max()
+        end_within(stop_s, f"brokerShutdownTimeoutMs={stop_s * 1000:.0f}")
     log.info("stopped")
     return 0
-
-
-def _end_within(seconds: float) -> threading.Timer:
-    """End the process after this time unless cancelled. On a thread, because the loop may hang."""
-
-    def end_process() -> None:
-        log.error("not stopped within brokerShutdownTimeoutMs=%d: ending as it is", seconds * 1000)
-        os._exit(EXIT_FAILED)
-
-    timer = threading.Timer(seconds, end_process)
-    timer.daemon = True
-    timer.start()
-    return timer
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The end of a process that does not end by itself.
+
+Where: `app` and `proxy_app`, when they are told to stop.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+# Exit status if stopping took too long.
+EXIT_FAILED: Final = 1
+
+
+def end_within(seconds: float, why: str) -> None:
+    """End the process after this time, if it is there then, and log `why`.
+
+    On a thread, because the loop may hang. Nothing takes it back: closing the loop waits for its threads, and the
+    interpreter for others, which may hang, too.
+    """
+
+    def end_process() -> None:
+        log.error("not stopped within %s: ending as it is", why)
+        os._exit(EXIT_FAILED)
+
+    timer = threading.Timer(seconds, end_process)
+    timer.daemon = True
+    timer.start()
