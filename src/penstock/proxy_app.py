@@ -33,7 +33,9 @@ from penstock.net.clock import SystemClock
 from penstock.net.listener import Connections, Listener
 from penstock.net.loop_turns import LoopTurns, timed_loop
 from penstock.net.signals import on_signal
+from penstock.net.stopping import Stopping
 from penstock.net.topic_list_limiter import PROXY_DIRECT_REFUSED, TopicListMemoryLimiter
+from penstock.processes.end_of_process import end_within
 from penstock.processes.proxy_security import Contexts, Reload, authentication, own_identity
 from penstock.processes.sockets import addresses, bound, open_sockets
 from penstock.processes.tuning import set_up_interpreter, started
@@ -83,6 +85,10 @@ UNSIGNED: Final = "unsigned"
 KEY_BYTES_MAX: Final = 64
 # How long the thread that pushes metrics waits for a snapshot.
 SNAPSHOT_S: Final = 5.0
+# Time for all that a stop does beside draining, in seconds. It is more if the drain takes less than its time.
+OTHERS_S: Final = 0.5
+# So much later the process is ended.
+HUNG_S: Final = 1.5
 # Exit status when a second signal came before the proxy was drained.
 EXIT_HURRIED: Final = 1
 
@@ -122,6 +128,10 @@ async def _serve(settings: Settings, turns: LoopTurns) -> int:
         started()
         await stopping.wait()
         log.info("stopping: what was accepted is sent on, and clients are disconnected when they have its receipts")
+        end_within(
+            (settings.unready_ms + settings.drain_timeout_ms) / 1000 + OTHERS_S + HUNG_S,
+            f"proxyDrainTimeoutMs={settings.drain_timeout_ms}",
+        )
         await serving.drain()
     log.info("stopped")
     return 0
@@ -200,6 +210,8 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
     group_file = GroupFile(settings.group_file, groups) if settings.group_file is not None else None
     opened = open_sockets(settings)
     stack.callback(opened.close)
+    stopping = Stopping(loop, settings.drain_timeout_ms / 1000 + OTHERS_S)
+    stack.push_async_callback(stopping.finish)  # if something cannot be started
     where = bound(settings, opened)
     own_name = settings.proxy_name or (where.plain or where.tls or "").partition("://")[2]
     traffic = Traffic()
@@ -240,11 +252,11 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         authentication=authentication(settings, clock, stack),
         closed=_log_closed,
     )
-    sharing = _share_quotas(settings, groups, own_name, where, upstreams, clock, stack)
+    sharing = _share_quotas(settings, groups, own_name, where, upstreams, clock, stack, stopping)
     requests = AdminRequests(
         parse_web_urls(settings.upstream_admin_url) if settings.upstream_admin_url else (), contexts.admins
     )
-    await _mirror_groups(settings, groups, requests, stack)
+    await _mirror_groups(settings, groups, requests, stopping)
     throttling = None
     if published is not None:
         from penstock.proxy.throttling import throttle  # noqa: PLC0415 -- off by default: then none of it is loaded
@@ -258,11 +270,13 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
             row=rows.sessions,
             clock=clock,
             stack=stack,
+            stopping=stopping,
         )
         if recorder is not None and recorder.decisions is not None:
             throttling.observer = recorder.decisions.throttled
     proxy = Proxy(services, connections, group_file, recorder)
-    stack.push_async_callback(proxy.stop)
+    stopping.add("the connections of the proxy", lambda limit_s: proxy.stop(limit_s, stopping.cut_off))
+    stack.push_async_callback(stopping.finish)
     listeners = []
     secure: Listener | None = None
     for sock, context in ((opened.clients, None), (opened.clients_tls, contexts.clients)):
@@ -281,7 +295,13 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         limits=http,
         memory=rows.http,
     )
-    stack.push_async_callback(admin.stop)
+
+    async def stop_admin(limit_s: float) -> None:
+        await admin.stop(limit_s)
+        if admin.cut_off:
+            stopping.cut_off(f"{admin.cut_off} connections to the admin port had unfinished responses")
+
+    stopping.add("the admin port", stop_admin)
     snapshots = ProxySnapshots(
         cluster=settings.cluster_name,
         services=services,
@@ -293,7 +313,7 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         stopping=proxy.is_stopping,
         recorder=recorder,
     )
-    _push_metrics(snapshots, loop, own_name, stack)
+    _push_metrics(snapshots, loop, own_name, stopping)
     why = Why(services, connections, sharing)
 
     def application(memory: HttpMemory) -> ASGIApp:
@@ -315,7 +335,10 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
             await asyncio.sleep(settings.unready_ms / 1000)
         for listener in listeners:
             listener.close()
-        await proxy.drain(settings.drain_timeout_ms / 1000)
+        stopping.begin()
+        undrained = await proxy.drain(settings.drain_timeout_ms / 1000)
+        if undrained is not None:
+            stopping.cut_off(undrained)
 
     admin.start_with(application)
     proxy.start()
@@ -345,9 +368,7 @@ def _memory_owners(connections: Connections, listings: TopicListMemoryLimiter, r
     }
 
 
-async def _mirror_groups(
-    settings: Settings, groups: ProxyGroups, requests: AdminRequests, stack: contextlib.AsyncExitStack
-) -> None:
+async def _mirror_groups(settings: Settings, groups: ProxyGroups, requests: AdminRequests, stopping: Stopping) -> None:
     """Take the cluster's resource groups over, if a setting says so. Raises ConfigurationError."""
     if settings.group_source != "upstream":
         return
@@ -358,7 +379,7 @@ async def _mirror_groups(
     if not settings.upstream_admin_url:
         raise ConfigurationError("resourceGroupsSource=upstream: want brokerWebServiceURL, where they are read")
     mirror = MirroredGroups(AdminPolls(requests, own_identity(settings)), groups, asyncio.get_running_loop())
-    stack.push_async_callback(mirror.stop)
+    stopping.add("the mirror of resource groups", lambda _limit_s: mirror.stop())
     await mirror.start()
 
 
@@ -382,6 +403,7 @@ def _share_quotas(
     upstreams: Upstreams,
     clock: SystemClock,
     stack: contextlib.AsyncExitStack,
+    stopping: Stopping,
 ) -> ProxySharing:
     """Share the quotas of groups with other proxies. Raises ConfigurationError."""
     loop = asyncio.get_running_loop()
@@ -400,7 +422,8 @@ def _share_quotas(
             clock=clock,
         )
         registry.start()
-        stack.push_async_callback(registry.close)
+        leave = registry.close
+        stopping.add("leaving ZooKeeper", lambda _limit_s: leave())
         names = registry
     else:
         names = heard = HeardNames(own_name, clock, loop)
@@ -425,7 +448,7 @@ def _share_quotas(
         loop=loop,
         registry=registry,
     )
-    stack.push_async_callback(sharing.stop)
+    stopping.add("the last report of usage to other proxies", lambda _limit_s: sharing.stop())
     sharing.review()
     return sharing
 
@@ -461,7 +484,7 @@ def _rendered(snapshot: ProxySnapshot) -> Iterator[str]:
 
 
 def _push_metrics(
-    snapshots: ProxySnapshots, loop: asyncio.AbstractEventLoop, instance: str, stack: contextlib.AsyncExitStack
+    snapshots: ProxySnapshots, loop: asyncio.AbstractEventLoop, instance: str, stopping: Stopping
 ) -> None:
     """Push metrics to an OpenTelemetry collector, if its environment variables are set."""
     if not any(name.startswith("OTEL_") for name in os.environ):
@@ -477,7 +500,7 @@ def _push_metrics(
 
     push = MetricsPush(take, os.environ, instance, PROXY_INSTRUMENTS)
     push.start()
-    stack.push_async_callback(asyncio.to_thread, push.stop)
+    stopping.add("the last push of metrics", lambda _limit_s: asyncio.to_thread(push.stop))
 
 
 def _cluster(settings: Settings) -> tuple[Address, ...]:

@@ -206,7 +206,7 @@ async def proxied(
     finally:
         for listener in listeners:
             listener.close()
-        await proxy.stop()
+        await proxy.stop(1.0, closed.append)
         identification.close()
     await until(lambda: sessions.used_bytes == 0)
     await until(lambda: services.commands_memory.used_bytes == 0)

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING
 
 import httpx
@@ -118,3 +120,43 @@ async def test_a_proxy_without_clients_is_drained_at_once_and_accepts_nobody() -
         await proxy.serving.drain()
         with pytest.raises(ConnectionError):
             await proxy.client()
+
+
+async def test_all_that_a_stop_cuts_off_is_said_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    async with scripted_broker() as broker, AsyncExitStack() as callers:
+        web = await asyncio.start_server(endless, "127.0.0.1", 0)
+        callers.callback(web.close)
+        async with running_proxy(
+            broker.url,
+            proxyDrainTimeoutMs="50",
+            brokerWebServiceURL=f"http://127.0.0.1:{web.sockets[0].getsockname()[1]}",
+            usageRecordsEnabled="true",
+            governanceRecordsEnabled="true",
+        ) as proxy:
+            client = await proxy.client()
+            proxy.connect(client, through=False)
+            await client.next(Type.CONNECTED)
+            loop, port = asyncio.get_running_loop(), int(proxy.serving.admin_url.rpartition(":")[2])
+            for _ in range(3):
+                caller = callers.enter_context(socket.socket())
+                caller.setblocking(False)
+                await loop.sock_connect(caller, ("127.0.0.1", port))
+                await loop.sock_sendall(caller, b"GET /admin/v2/endless HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert await loop.sock_recv(caller, 4) == b"HTTP"  # From now on it is not read.
+            await proxy.serving.drain()
+    (line,) = (one.getMessage() for one in caplog.records if "cut off" in one.getMessage())
+    assert "1 of 1 connections were not drained" in line
+    assert "3 connections to the admin port had unfinished responses" in line
+    assert "the last usage records were not stored" in line
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
+
+
+async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer a request of an administrator with more than anybody reads."""
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n")
+    with suppress(ConnectionError):
+        while True:
+            writer.write(bytes(65_536))
+            await writer.drain()
+    writer.close()

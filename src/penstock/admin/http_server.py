@@ -39,8 +39,6 @@ log = logging.getLogger(__name__)
 IDLE_S: Final = 5
 REQUEST_S: Final = 10.0
 HANDSHAKE_S: Final = 10.0
-# How long current responses may take when the broker stops.
-GRACE_S: Final = 2
 # Without file descriptors, wait this long before accepting again; callers stay in the listen backlog meanwhile.
 ACCEPT_PAUSE_S: Final = 0.2
 # A response must be received within this many times `REQUEST_S`, even if the caller receives a little of it each time.
@@ -173,7 +171,13 @@ class AdminHttp(uvicorn.Server):
             sock.close()
         for handshake in self._handshakes:
             handshake.cancel()
+        self.config.timeout_graceful_shutdown = self._ports.grace_s  # type: ignore[assignment]  # it may have fractions
         await super().shutdown(sockets)
+        unfinished = cast("set[PunctualProtocol]", self.server_state.connections)
+        self._ports.cut_off = len(unfinished)
+        for connection in unfinished:
+            connection.transport.abort()
+        await asyncio.sleep(0)  # Then they are closed.
 
     def _sockets(self) -> list[socket.socket]:
         ports = self._ports
@@ -281,9 +285,16 @@ def _plain_reason(error: OSError) -> str:
     return str(error) or type(error).__name__
 
 
+def _is_no_cut(record: logging.LogRecord) -> bool:
+    """Return whether a line of uvicorn is not about responses that a stop cuts off: it writes a traceback of each."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, asyncio.CancelledError) and not record.getMessage().startswith("Cancel ")
+
+
 def http_server(ports: AdminServer, application: Application) -> uvicorn.Server:
     """Return the server, to be started without other sockets than those of `ports`."""
     limits = ports.limits
+    logging.getLogger("uvicorn.error").addFilter(_is_no_cut)
     config = uvicorn.Config(
         application(HttpMemory(ports.memory, entry_bytes_max=limits.entry_bytes_max)),
         http=PunctualProtocol,
@@ -296,6 +307,5 @@ def http_server(ports: AdminServer, application: Application) -> uvicorn.Server:
         server_header=False,
         h11_max_incomplete_event_size=limits.head_bytes_max,
         timeout_keep_alive=IDLE_S,
-        timeout_graceful_shutdown=GRACE_S,
     )
     return AdminHttp(config, ports)

@@ -10,10 +10,11 @@ before the broker.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from penstock.core.units import KIB, MIB
 
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
     Application: TypeAlias = Callable[[HttpMemory], ASGIApp]
 
 log = logging.getLogger(__name__)
+
+# How long current responses may take when the broker stops.
+GRACE_S: Final = 2.0
+# What stopping the thread takes beside that: it looks ten times a second whether it shall, and waits for its tasks.
+STOP_OVERHEAD_S: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +83,8 @@ class AdminServer:
         self._thread: threading.Thread | None = None
         self._ended = loop.create_future()
         self._stopping = False
+        self.grace_s = GRACE_S
+        self.cut_off = 0
         self._server: uvicorn.Server | None = None
 
     @property
@@ -108,15 +116,19 @@ class AdminServer:
         for sock in self._sockets():
             self._loop.add_reader(sock.fileno(), self._on_first_caller)
 
-    async def stop(self) -> None:
-        """Let current responses finish, within limits; then close the ports and end the thread."""
+    async def stop(self, limit_s: float = GRACE_S + STOP_OVERHEAD_S) -> None:
+        """Let current responses finish, within limits; then close the ports and end the thread.
+
+        `limit_s`: for all of it, in seconds. `cut_off` says afterwards how many responses were not finished.
+        """
+        self.grace_s = max(0.0, min(GRACE_S, limit_s - STOP_OVERHEAD_S))
         # The thread sets its server and then reads this flag; here it is the other way round. So one of them sees the
         # other.
         self._stopping = True
         if self._server is not None:
             self._server.should_exit = True
         if self._thread is not None:
-            await self._ended
+            await asyncio.shield(self._ended)
             self._thread.join()
         else:
             self._forget_callers()
@@ -150,4 +162,5 @@ class AdminServer:
             for sock in self._sockets():
                 sock.close()
         finally:
-            self._loop.call_soon_threadsafe(self._ended.set_result, None)
+            with contextlib.suppress(RuntimeError):  # `stop` may have been abandoned, and the loop closed.
+                self._loop.call_soon_threadsafe(self._ended.set_result, None)

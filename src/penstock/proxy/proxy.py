@@ -7,22 +7,19 @@ Where: `proxy_app` makes one and gives it the listeners' connections.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.units import NS_PER_MS
 from penstock.proxy.session import STOPPING, Session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from penstock.net.connection import Connection
     from penstock.net.listener import Connections
     from penstock.proxy.group_file import GroupFile
     from penstock.proxy.recorder import Recorder
     from penstock.proxy.services import Services
-
-log = logging.getLogger(__name__)
 
 TICK_S: Final = 1.0
 # For how long one turn of the loop looks at producers and consumers when definitions of groups have changed: there may
@@ -104,23 +101,25 @@ class Proxy:
                 self.services.loop.call_soon(self._look_on)
                 return
 
-    async def drain(self, limit_s: float) -> None:
+    async def drain(self, limit_s: float) -> str | None:
         """Let all clients receive the answers to what was read of them, and close their connections.
 
-        Connections for which that takes longer than `limit_s` stay open until `stop`.
+        Connections for which that takes longer than `limit_s` stay open until `stop`; returns how many, in words.
         """
         sessions = [handler for one in self._connections.all() if isinstance(handler := one.handler, Session)]
         if not sessions:
-            return
+            return None
         tasks = [asyncio.create_task(session.drain()) for session in sessions]
         _, late = await asyncio.wait(tasks, timeout=limit_s)
         for task in late:
             task.cancel()
-        if late:
-            log.warning("%d of %d connections were not drained within %g s", len(late), len(sessions), limit_s)
+        return f"{len(late)} of {len(sessions)} connections were not drained" if late else None
 
-    async def stop(self) -> None:
-        """Send what has come, and close all connections."""
+    async def stop(self, limit_s: float, cut_off: Callable[[str], None]) -> None:
+        """Send what has come, and close all connections; then record what is left, within `limit_s` seconds.
+
+        `cut_off` is told of what was not recorded.
+        """
         self._stopping = True
         if self._ticker is not None:
             self._ticker.cancel()
@@ -130,6 +129,6 @@ class Proxy:
         for connection in self._connections.all():
             connection.close(STOPPING)
         if self._recorder is not None:
-            await self._recorder.stop()
+            await self._recorder.stop(limit_s, cut_off)
         await self.services.listings.close()
         await self.services.upstreams.close()

@@ -6,17 +6,22 @@ Where: `proxy_app` makes one; the proxy ticks it, and stops it after its clients
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.accounting.records import DECISION, USAGE
 from penstock.proxy.record_topic import RecordTopic
+from penstock.proxy.usage_records import FAREWELL_S as USAGE_FAREWELL_S
 from penstock.proxy.usage_records import UsageRecords
+from penstock.records.decisions import FAREWELL_S as DECISIONS_FAREWELL_S
 from penstock.records.decisions import DecisionRecords
 from penstock.records.limiters_seen import LimitersSeen
 from penstock.stats.recorded import snapshot_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.proxy.recorder_parts import RecorderParts
     from penstock.stats.server_snapshot import RecordsSnapshot
 
@@ -61,14 +66,23 @@ class Recorder:
         if self.decisions is not None:
             self.decisions.tick(now_ns)
 
-    async def stop(self) -> None:
-        """Record what is left, for a moment at most; no client is connected any more."""
+    async def stop(self, limit_s: float, cut_off: Callable[[str], None]) -> None:
+        """Record what is left, for `limit_s` seconds at most; no client is connected any more.
+
+        `cut_off` is told of what was not recorded.
+        """
+        await asyncio.gather(self._stop_decisions(limit_s, cut_off), self._stop_usage(limit_s, cut_off))
+        await asyncio.gather(*(topic.close() for topic in self._topics))
+
+    async def _stop_decisions(self, limit_s: float, cut_off: Callable[[str], None]) -> None:
         if self.decisions is not None:
-            await self.decisions.stop()
-        if self.usage is not None:
-            await self.usage.stop()
-        for topic in self._topics:
-            await topic.close()
+            lost = await self.decisions.stop(min(limit_s, DECISIONS_FAREWELL_S))
+            if lost:
+                cut_off(f"{lost} decision records were not stored")
+
+    async def _stop_usage(self, limit_s: float, cut_off: Callable[[str], None]) -> None:
+        if self.usage is not None and not await self.usage.stop(min(limit_s, USAGE_FAREWELL_S)):
+            cut_off("the last usage records were not stored")
 
     def snapshot(self) -> RecordsSnapshot | None:
         """Counters for metrics; None if nothing is recorded."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.governance.memory_row import MemoryRow
     from penstock.groups.adaptive_publish import AdaptiveTopic
     from penstock.groups.ports import ThrottleSettings
+    from penstock.net.stopping import Stopping
     from penstock.proxy.admin_polls import AdminPolls
 
 log = logging.getLogger(__name__)
@@ -48,8 +49,9 @@ def throttle(
     row: MemoryRow,
     clock: Clock,
     stack: AsyncExitStack,
+    stopping: Stopping,
 ) -> AdaptiveThrottling[PublishedTopic]:
-    """Begin to throttle; closing `stack` ends it.
+    """Begin to throttle; `stopping` and closing `stack` end it.
 
     Args:
         settings: of the controller.
@@ -60,12 +62,13 @@ def throttle(
         row: is charged for the states of topics.
         clock: for rates.
         stack: of the proxy.
+        stopping: of the proxy.
     """
     loop = asyncio.get_running_loop()
     backlogs: UpstreamBacklogs | NoBacklogs = NoBacklogs()
     if polls is not None:
         backlogs = UpstreamBacklogs(polls, topics.loaded, lambda: settings.adaptive_interval_ms / 1_000, clock, loop)
-        stack.push_async_callback(backlogs.stop)
+        stopping.add("the last look at backlogs", lambda _limit_s: backlogs.stop())
     else:
         log.warning("[AdaptiveThrottle] brokerWebServiceURL is not set: backlogs of the cluster do not count")
     throttling = AdaptiveThrottling[PublishedTopic](

@@ -38,7 +38,7 @@ IDLE_CYCLES_MAX: Final = 5
 # Topics looked at, or encoded, in one turn of the loop: a millisecond or two.
 LOOKED_AT_PER_TURN: Final = 500
 ENCODED_PER_TURN: Final = 50
-# The last records, when the proxy stops.
+# The last records, when the proxy stops, in seconds.
 FAREWELL_S: Final = 2.0
 
 
@@ -131,18 +131,23 @@ class UsageRecords:
             log.warning("usage is not recorded, trying again: %s", error)
         self._failed_before = True
 
-    async def stop(self) -> None:
-        """Record what is left, for a moment at most. No client is connected any more."""
+    async def stop(self, limit_s: float = FAREWELL_S) -> bool:
+        """Record what is left, for `limit_s` seconds at most; returns whether that is done.
+
+        No client is connected any more.
+        """
         self._stopping = True
+        until_s = self._loop.time() + limit_s
         running = self._running
         if running is not None:
-            await asyncio.wait((running,), timeout=FAREWELL_S)
+            await asyncio.wait((running,), timeout=limit_s)
         if running is None or running.done():
             running = self._begin()
-            await asyncio.wait((running,), timeout=FAREWELL_S)
+            await asyncio.wait((running,), timeout=max(0.0, until_s - self._loop.time()))
         if not running.done():
             running.cancel()
             await asyncio.wait((running,))
+        return not running.cancelled() and running.exception() is None
 
     async def _run(self) -> None:
         time_ms = self._clock.wall_ms()

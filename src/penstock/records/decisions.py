@@ -227,20 +227,25 @@ class DecisionRecords:
             log.warning("decisions are not recorded: %s", error)
         self._failed_before = True
 
-    async def stop(self) -> None:
-        """Write what is queued, for a moment at most."""
+    async def stop(self, limit_s: float = FAREWELL_S) -> int:
+        """Write what is queued, for `limit_s` seconds at most; returns how many records were not stored."""
+        lost_before = self.dropped["not-stored"]
+        until_s = self._loop.time() + limit_s
         self._stopping = True
         if self._looking is not None:
             self._looking.cancel()
-        if self._writing is None:
-            self._write_soon()
+        if self._writing is not None:  # It may have begun before the last records came, or only create the topic.
+            await asyncio.wait((self._writing,), timeout=limit_s)
+        self._write_soon()
         if self._writing is not None:
-            await asyncio.wait((self._writing,), timeout=FAREWELL_S)
+            await asyncio.wait((self._writing,), timeout=max(0.0, until_s - self._loop.time()))
         if self._writing is not None:
             self._writing.cancel()
             await asyncio.wait((self._writing,))
         self.dropped["not-stored"] += len(self._queue)
+        self.memory.release(sum(len(one.data) + RECORD_OVERHEAD_BYTES for one in self._queue))
         self._queue.clear()
+        return self.dropped["not-stored"] - lost_before
 
 
 # By the words of `adaptive_throttle.Kind`, which is not imported for this: throttling may be off.

@@ -57,7 +57,8 @@ class Proxying:
         whole(0),
         10_000,
         "How long a proxy that stops waits for the receipts of what it has passed on, and for SENDs that wait for a "
-        "resource group. Then it closes the connections that are left.",
+        "resource group. Then it closes the connections that are left. Everything else that stopping does takes half a "
+        "second more at most.",
     )
     unready_ms: int = row(
         "proxyUnreadyTimeMs",
