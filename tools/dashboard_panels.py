@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _LISTING: Final = "pulsar_broker_topic_list_"
+_PROXY: Final = "pulsar_proxy_"
+_PROXY_LISTING: Final = "pulsar_proxy_topic_list_"
 _THROTTLE: Final = "pulsar_broker_adaptive_throttle_"
 _TOPIC_THROTTLE: Final = "pulsar_broker_topic_adaptive_throttle_"
 _GROUP: Final = "penstock_resource_group_"
@@ -484,6 +486,111 @@ DASHBOARDS: Final[Mapping[str, Dashboard]] = {
                 {
                     "{{instance}}": "pulsar_broker_lookup_pending_requests{}",
                 },
+            ),
+        ),
+    ),
+    "proxy": Dashboard(
+        "penstock: proxy",
+        (
+            Panel(
+                "Connections",
+                "short",
+                "Open connections of clients, and those to brokers that belong to a client each.",
+                {
+                    "{{instance}} clients": f"{_PROXY}active_connections{{}}",
+                    "{{instance}} brokers": "penstock_proxy_broker_connections{}",
+                },
+            ),
+            Panel(
+                "New connections",
+                "cps",
+                "Connections of clients per second, and those turned away because too many are open.",
+                {
+                    "{{instance}} accepted": _rate(f"{_PROXY}new_connections"),
+                    "{{instance}} turned away": _rate(f"{_PROXY}rejected_connections"),
+                },
+            ),
+            Panel(
+                "Connected to brokers",
+                "cps",
+                "Clients per second that were connected to a broker, and whose broker was not reached or refused.",
+                {
+                    "{{instance}} {{outcome}}": _rate("penstock_proxy_broker_connections_total"),
+                },
+            ),
+            Panel(
+                "Traffic",
+                "Bps",
+                "Bytes per second that were passed on.",
+                {
+                    "{{instance}} {{direction}}": _rate("penstock_proxy_passed_bytes_total"),
+                    "{{instance}} both": _rate(f"{_PROXY}binary_bytes"),
+                },
+            ),
+            Panel(
+                "Reads",
+                "cps",
+                "Reads per second from clients and brokers; many small ones cost most.",
+                {
+                    "{{instance}}": _rate(f"{_PROXY}binary_ops"),
+                },
+            ),
+            Panel(
+                "Lookups",
+                "cps",
+                "Requests per second that the proxy itself answers, after asking a broker.",
+                {
+                    "{{instance}} topics": _rate(f"{_PROXY}lookup_requests"),
+                    "{{instance}} partitions": _rate(f"{_PROXY}partitions_metadata_requests"),
+                    "{{instance}} listings": _rate(f"{_PROXY}get_topics_of_namespace_requests"),
+                    "{{instance}} schemas": _rate(f"{_PROXY}get_schema_requests"),
+                },
+            ),
+            Panel(
+                "Lookups refused",
+                "cps",
+                "Requests per second that the proxy itself refused, for lack of memory or of connections to brokers.",
+                {
+                    "{{instance}} topics": _rate(f"{_PROXY}rejected_lookup_requests"),
+                    "{{instance}} partitions": _rate(f"{_PROXY}rejected_partitions_metadata_requests"),
+                    "{{instance}} listings": _rate(f"{_PROXY}rejected_get_topics_of_namespace_requests"),
+                },
+            ),
+            Panel(
+                "Lookups in progress",
+                "short",
+                "Requests in progress, and connections to brokers on which they are asked.",
+                {
+                    "{{instance}} requests": "penstock_proxy_lookups_pending{}",
+                    "{{instance}} connections": "penstock_proxy_lookup_connections{}",
+                },
+            ),
+            *(
+                panel
+                for kind, what in (
+                    ("heap", "listings that are read from brokers"),
+                    ("direct", "listings that are sent"),
+                )
+                for panel in (
+                    Panel(
+                        f"Topic listings: {kind} memory",
+                        "bytes",
+                        f"Memory of {what}, and its limit.",
+                        {
+                            "{{instance}} used": f"{_PROXY_LISTING}{kind}_memory_used_bytes{{}}",
+                            "{{instance}} limit": f"{_PROXY_LISTING}{kind}_memory_limit_bytes{{}} > 0",
+                        },
+                    ),
+                    Panel(
+                        f"Topic listings: waits for {kind} memory",
+                        "short",
+                        f"Requests that wait for memory of {what}, and per second those that waited in vain.",
+                        {
+                            "{{instance}} waiting": f"{_PROXY_LISTING}{kind}_queue_size{{}}",
+                            "{{instance}} in vain": _rate(f"{_PROXY_LISTING}{kind}_timeout_total"),
+                        },
+                    ),
+                )
             ),
         ),
     ),

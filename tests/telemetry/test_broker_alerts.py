@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The alert rules on throttling, quotas, the disk, delayed messages and connections, as Prometheus' own tool sees them.
+"""The alert rules on throttling, quotas, the disk, delayed messages, connections and proxies.
+
+Prometheus' own tool evaluates them.
 
 Each alert has made-up series: the broker "eu" is troubled all the time, "us" is exactly at the threshold. So each rule
 is also tried with its comparison or its duration broken, which has to be noticed.
@@ -17,15 +19,23 @@ import pytest
 import yaml
 
 from penstock.telemetry.instruments import INSTRUMENTS
+from penstock.telemetry.proxy_instruments import PROXY_INSTRUMENTS
 from tests.telemetry.prometheus_tools import find_tool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from penstock.telemetry.instrument import Instrument
+
 ROOT = Path(__file__).parents[2]
 THROTTLING: Final = "adaptive-throttling"
 BROKER: Final = "broker"
-PAGES: Final = {THROTTLING: "docs/guide/adaptive-throttling.md", BROKER: "docs/guide/monitoring.md"}
+PROXY: Final = "proxy"
+PAGES: Final = {
+    THROTTLING: "docs/guide/adaptive-throttling.md",
+    BROKER: "docs/guide/monitoring.md",
+    PROXY: "docs/guide/monitoring.md",
+}
 AT: Final = "20m"
 SAMPLES: Final = "x80"  # after the first, one every 15 s: the 20 minutes
 
@@ -58,10 +68,34 @@ _SYNC_S: Final = "penstock_log_sync_seconds_total"
 _COMMITS: Final = "penstock_log_commits_total"
 _LATE_S: Final = "penstock_delayed_lateness_seconds_total"
 _DELIVERED: Final = "penstock_delayed_delivered_total"
+_TO_BROKERS: Final = "penstock_proxy_broker_connections_total"
+_REJECTED: Final = "pulsar_proxy_rejected_"
+_LISTING: Final = "pulsar_proxy_topic_list_"
 
 
 def _row(owner: str, used: int) -> dict[str, str]:
     return {f'{_USED}{{owner="{owner}"}}': str(used), f'{_BUDGET}{{owner="{owner}"}}': "100"}
+
+
+def _of_listings(memory: str) -> tuple[Case, ...]:
+    alert, metric = f"ProxyTopicList{memory}", f"{_LISTING}{memory.lower()}_"
+    limit, places = f"{metric}memory_limit_bytes", f"{metric}queue_max_size"
+    waits = f'{metric}wait_time_ms{{quantile="0.99"}}'
+    return (
+        Case(
+            f"{alert}High",
+            {f"{metric}memory_used_bytes": "81", limit: "100"},
+            {f"{metric}memory_used_bytes": "80", limit: "100"},
+            "30s",
+        ),
+        Case(
+            f"{alert}QueueNearlyFull",
+            {f"{metric}queue_size": "91", places: "100"},
+            {f"{metric}queue_size": "90", places: "100"},
+        ),
+        Case(f"{alert}Timeouts", {f"{metric}timeout_total": "0+30"}, {f"{metric}timeout_total": "0+15"}),
+        Case(f"{alert}WaitsLong", {waits: "10001"}, {waits: "10000"}),
+    )
 
 
 CASES: Final[Mapping[str, tuple[Case, ...]]] = {
@@ -130,6 +164,39 @@ CASES: Final[Mapping[str, tuple[Case, ...]]] = {
             "4m",
         ),
         Case("SessionMemoryNearlyFull", _row("sessions", 91), _row("sessions", 90), "1m"),
+    ),
+    PROXY: (
+        Case(
+            "ProxyCannotReachBrokers",
+            {f'{_TO_BROKERS}{{outcome="failed"}}': "0+30"},
+            {f'{_TO_BROKERS}{{outcome="failed"}}': "0+1.5", f'{_TO_BROKERS}{{outcome="refused"}}': "0+30"},
+            "1m",
+        ),
+        Case(
+            "ProxyRefusedByBrokers",
+            {f'{_TO_BROKERS}{{outcome="refused"}}': "0+30"},
+            {f'{_TO_BROKERS}{{outcome="refused"}}': "0+1.5", f'{_TO_BROKERS}{{outcome="failed"}}': "0+30"},
+            "1m",
+        ),
+        Case("ProxyConnectionsRejected", {f"{_REJECTED}connections": "0+1"}, {f"{_REJECTED}connections": "7"}),
+        Case(
+            "ProxyConnectionChurn",
+            {"pulsar_proxy_new_connections": "0+300"},
+            {"pulsar_proxy_new_connections": "0+150"},
+            "4m",
+        ),
+        Case(
+            "ProxyLookupsRejected",
+            {f"{_REJECTED}lookup_requests": "7", f"{_REJECTED}partitions_metadata_requests": "0+1"},
+            {f"{_REJECTED}lookup_requests": "7", f"{_REJECTED}partitions_metadata_requests": "7"},
+        ),
+        Case(
+            "ProxyTopicListingsRejected",
+            {f"{_REJECTED}get_topics_of_namespace_requests": "0+1"},
+            {f"{_REJECTED}get_topics_of_namespace_requests": "7"},
+        ),
+        *_of_listings("Heap"),
+        *_of_listings("Direct"),
     ),
 }
 ALL: Final = [(name, case) for name, cases in CASES.items() for case in cases]
@@ -214,13 +281,17 @@ def test_a_wrong_threshold_or_duration_is_noticed(promtool: str, tmp_path: Path,
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_rules_look_at_metrics_and_labels_that_exist(name: str) -> None:
-    scopes = {instrument.name: instrument.scope.labels for instrument in INSTRUMENTS}
+    of: tuple[Instrument[Any, Any], ...] = PROXY_INSTRUMENTS if name == PROXY else INSTRUMENTS
+    scopes = {instrument.name: instrument.scope.labels for instrument in of}
     for case in CASES[name]:
         rule = rule_of(rules_of(name), case.alert)
         used = set(re.findall(r"\b(?:pulsar|penstock)_\w+", rule["expr"]))
         assert used
         assert used <= set(scopes)
         labels = {label for metric in used for label in scopes[metric]} | {"instance"}
+        labels |= (
+            {"quantile"} if used & {instrument.name for instrument in of if instrument.kind == "summary"} else set()
+        )
         text = rule["expr"] + str(rule["annotations"])
         assert set(re.findall(r"\$labels\.(\w+)|\{(\w+)=", text)) <= {(a, "") for a in labels} | {
             ("", a) for a in labels

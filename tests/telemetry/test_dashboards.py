@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dashboards in `ops`: each query of each panel finds what Prometheus has scraped from two brokers with traffic."""
+"""The dashboards in `ops`: each query of each panel finds what Prometheus has scraped.
+
+There are two brokers, and a proxy before them, with traffic.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,8 @@ import pytest
 from benchmarks.process import ask
 from benchmarks.quotas import GROUP, produce, set_up
 from penstock.telemetry.instruments import INSTRUMENTS
+from penstock.telemetry.proxy_instruments import PROXY_INSTRUMENTS
+from penstock.testing.process import ProxyProcess
 from tests.processes.cluster import Cluster, free_ports, until
 from tests.telemetry.prometheus_tools import find_tool
 from tools.dashboard_panels import DASHBOARDS
@@ -79,7 +84,10 @@ class Prometheus:
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """Prometheus, which scrapes two brokers that share a quota and have delayed messages and pattern consumers."""
+    """Prometheus, which scrapes two brokers that share a quota and have delayed messages and pattern consumers.
+
+    A proxy before them has a client, too.
+    """
     program = find_tool("prometheus")
     where = tmp_path_factory.mktemp("dashboards")
     (where / "broker.conf").write_text(SETTINGS, encoding="utf-8")
@@ -103,7 +111,11 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
             thread.start()
         stack.callback(ended.set)
         client.subscribe(re.compile("persistent://gold/a/.*"), "all")
-        yield stack.enter_context(scraping(program, where, cluster))
+        proxy = stack.enter_context(ProxyProcess(cluster.url, log_path=where / "proxy.log"))
+        proxied = pulsar.Client(proxy.url, logger=logger, io_threads=1)
+        stack.callback(proxied.close)
+        proxied.subscribe(re.compile("persistent://gold/a/.*"), "through-the-proxy")
+        yield stack.enter_context(scraping(program, where, [*cluster.admin_urls, proxy.admin_url]))
 
 
 def delay(client: pulsar.Client, ended: threading.Event) -> None:
@@ -124,9 +136,9 @@ def delay(client: pulsar.Client, ended: threading.Event) -> None:
 
 
 @contextlib.contextmanager
-def scraping(program: str, where: Path, cluster: Cluster) -> Iterator[Prometheus]:
+def scraping(program: str, where: Path, admin_urls: list[str]) -> Iterator[Prometheus]:
     """Run Prometheus."""
-    targets = [url.removeprefix("http://") for url in cluster.admin_urls]
+    targets = [url.removeprefix("http://") for url in admin_urls]
     (where / "prometheus.yml").write_text(SCRAPING.format(targets=json.dumps(targets)), encoding="utf-8")
     port = free_ports(1)
     with (where / "prometheus.log").open("w") as log:
@@ -167,7 +179,7 @@ def test_the_queries_would_be_seen_to_find_nothing(prometheus: Prometheus) -> No
 @pytest.mark.parametrize(("legend", "query"), QUERIES)
 def test_a_query_names_metrics_that_exist_and_limits_each_to_the_chosen_brokers(legend: str, query: str) -> None:
     assert "{{" in legend
-    names = {instrument.name for instrument in INSTRUMENTS}
+    names = {instrument.name for instrument in INSTRUMENTS} | {instrument.name for instrument in PROXY_INSTRUMENTS}
     used = re.findall(r"(\w+)\{", query)
     assert used
     assert set(used) <= names
