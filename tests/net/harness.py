@@ -113,6 +113,11 @@ class _HeldFile(OsFile):
             raise self._disk.read_error
         return super().read(size, offset)
 
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        data = self.read(len(buffer), offset)
+        buffer[: len(data)] = data
+        return len(data)
+
     def read_cached(self, buffer: memoryview, offset: int) -> int:
         return super().read_cached(buffer, offset) if self._disk.read_error is None else 0
 

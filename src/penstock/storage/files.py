@@ -49,6 +49,10 @@ class File(Protocol):
         """Return up to `size` bytes from `offset`; fewer only at the end of the file."""
         ...
 
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        """Read into `buffer` from `offset` on; return how many bytes, fewer than it has room for as `read` does."""
+        ...
+
     def write(self, buffers: Sequence[Buffer], offset: int) -> int:
         """Write some of `buffers`, gathered, from `offset` on; return how many bytes were written. Raises OSError."""
         ...
@@ -182,6 +186,15 @@ def read_exactly(file: File, size: int, offset: int) -> bytes:
     return data
 
 
+def fill(file: File, buffer: memoryview, offset: int) -> None:
+    """Read so many bytes as the buffer has room for. Raises OSError as `read_exactly`."""
+    got = 0
+    with suppress(InterruptedError):
+        got = file.read_into(buffer, offset)
+    if got < len(buffer):
+        buffer[got:] = read_exactly(file, len(buffer) - got, offset + got)
+
+
 def _rest(buffers: Sequence[Buffer], taken: int) -> list[Buffer]:
     """Return the rest of `buffers` after their first `taken` bytes."""
     for index, buffer in enumerate(buffers):
@@ -207,6 +220,9 @@ class OsFile:
             parts.append(data)
             got += len(data)
         return b"".join(parts)
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        return os.preadv(self._descriptor, [buffer], offset)
 
     def write(self, buffers: Sequence[Buffer], offset: int) -> int:
         return os.pwritev(self._descriptor, buffers, offset)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.crc32c import crc32c
 from penstock.core.errors import ReadFailed
-from penstock.storage.files import read_exactly
+from penstock.storage.files import fill, read_exactly
 from penstock.storage.index import Damage, IndexDamaged, at_or_after
 from penstock.storage.missing_entries import MissingRange
 from penstock.storage.ranges import GAP_BYTES_MAX, RangeReader
@@ -29,8 +29,10 @@ from penstock.storage.records import HEADER_BYTES, decode_header, decode_table
 from penstock.storage.recovery import bad_entries, find_block
 from penstock.storage.results import Wanted
 from penstock.storage.scattered import BLOCKS_MAX, is_small, is_where, read_scattered
+from penstock.storage.spare_buffers import SpareBuffers
 
 if TYPE_CHECKING:
+    from penstock.core.checksum import Buffer
     from penstock.storage.files import File
     from penstock.storage.index import Span
     from penstock.storage.known_damage import KnownDamage
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
 
 # A segment may be recycled between reading the index and reading the file, rarely twice in a row.
 _TRIES_MAX: Final = 8
+# The buffers of large reads: as many as one connection has waiting, and the next read for it.
+_SPARES_MAX: Final = 8
 
 
 class Reader:
@@ -63,6 +67,7 @@ class Reader:
         self._damage = damage
         self._troubles, self._missing = books
         self._ranges = RangeReader()
+        self._spares = SpareBuffers(limits.read_bytes, _SPARES_MAX)
 
     def read(
         self, ledger_id: int, entry_id: int, *, bytes_max: int, entries_max: int, first_bytes_max: int | None = None
@@ -161,6 +166,9 @@ class Reader:
         spans, at, segment_id = plan.spans, 0, plan.segment_id
         read_doubtful = partial(self._read_doubtful, file, segment_id, wanted=wanted)
         while at < len(spans) and not wanted.full:
+            if wanted.has_half and not _fits(spans[at], wanted):
+                wanted.full = True  # The next read takes all of this block, which is cheaper than a part each time.
+                break
             end = self._apart(spans, at, wanted)
             if end > at:
                 read_scattered(file, segment_id, spans[at:end], wanted, self._ranges, read_doubtful)
@@ -201,7 +209,7 @@ class Reader:
 
     def _read_whole(self, file: File, segment_id: int, spans: list[Span], wanted: Wanted) -> None:
         start = spans[0].block_offset
-        chunk = read_exactly(file, spans[-1].block_offset + spans[-1].block_bytes - start, start)
+        chunk = self._read_chunk(file, spans[-1].block_offset + spans[-1].block_bytes - start, start, wanted)
         view = memoryview(chunk)
         for span in spans:
             at = span.block_offset - start
@@ -213,6 +221,16 @@ class Reader:
                     wanted.take(chunk, base, table, span, set())
                     continue
             self._read_doubtful(file, segment_id, span, wanted)
+
+    def _read_chunk(self, file: File, size: int, offset: int, wanted: Wanted) -> Buffer:
+        """Read a chunk, into a spare buffer if it fills half of it. Raises OSError."""
+        whole_bytes = self._spares.nbytes
+        if size <= whole_bytes <= min(2 * size, wanted.bytes_left) and (spare := self._spares.take()) is not None:
+            chunk = spare[:size]
+            fill(file, chunk, offset)
+            wanted.leave(whole_bytes - size)
+            return chunk
+        return read_exactly(file, size, offset)
 
     def _read_doubtful(self, file: File, segment_id: int, span: Span, wanted: Wanted) -> None:
         """Read a block again that was not as written, perhaps only in memory; if it is still bad, that is damage."""
@@ -256,6 +274,11 @@ def _gap(span: Span, following: Span) -> int:
     """Return the bytes between two blocks; as many as can be if they are not in order."""
     gap = following.block_offset - span.block_offset - span.block_bytes
     return gap if gap >= 0 else sys.maxsize
+
+
+def _fits(span: Span, wanted: Wanted) -> bool:
+    """Return whether all of the wanted ledger's entries of this block fit into what is left."""
+    return span.entry_bytes <= wanted.bytes_left or is_small(span)
 
 
 def _is_dense(span: Span, wanted: Wanted) -> bool:

@@ -75,7 +75,7 @@ class _Open:
     __slots__ = ("counts", "data", "ids", "lengths", "offsets")
 
     def __init__(
-        self, data: bytes, ids: range, offsets: list[int], lengths: list[int], counts: list[int] | None
+        self, data: Buffer, ids: range, offsets: list[int], lengths: list[int], counts: list[int] | None
     ) -> None:
         self.data = data
         self.ids = ids
@@ -121,7 +121,8 @@ class Wanted:
     """What one read still wants, and what it has found so far."""
 
     __slots__ = (
-        "_first_bytes_max", "_last", "_parts", "_result", "bytes_left", "entries_left", "entry_id", "full", "ledger_id"
+        "_bytes_max", "_first_bytes_max", "_last", "_parts", "_result", "bytes_left", "entries_left", "entry_id",
+        "full", "ledger_id",
     )  # fmt: skip
 
     def __init__(
@@ -129,7 +130,7 @@ class Wanted:
     ) -> None:
         self.ledger_id = ledger_id
         self.entry_id = entry_id
-        self.bytes_left = bytes_max
+        self.bytes_left = self._bytes_max = bytes_max
         self.entries_left = entries_max
         self.full = bytes_max <= 0 or entries_max <= 0  # The limits are reached.
         self._result = ReadResult(entry_id)
@@ -143,21 +144,32 @@ class Wanted:
         self._join()
         return self._result
 
+    @property
+    def has_half(self) -> bool:
+        """Whether at least half of what may be read was found."""
+        return 2 * self.bytes_left <= self._bytes_max
+
     def go_on_at(self, entry_id: int) -> None:
         """Continue at this entry."""
         self.entry_id = self._result.next_entry_id = entry_id
+
+    def leave(self, nbytes: int) -> None:
+        """Want so many bytes less, because something else takes their memory."""
+        self.bytes_left -= nbytes
 
     def skip(self, entry_id: int) -> None:
         """Name an entry that cannot be served."""
         self._result.damaged.append((self.ledger_id, entry_id))
 
-    def take(self, data: bytes, base: int, table: Table, span: Span, bad: set[int]) -> None:
+    def take(self, data: Buffer, base: int, table: Table, span: Span, bad: set[int]) -> None:
         """Take the wanted entries of a block whose data begins at `base` of `data`."""
         for first, row, count in pieces(table, self.ledger_id):
             if span.first_entry <= first < span.end_entry:
                 self._take_rows(data, base, table, first, row, count, bad)
 
-    def _take_rows(self, data: bytes, base: int, table: Table, first: int, row: int, count: int, bad: set[int]) -> None:
+    def _take_rows(
+        self, data: Buffer, base: int, table: Table, first: int, row: int, count: int, bad: set[int]
+    ) -> None:
         skipped = self.entry_id - first
         if not 0 <= skipped < count:
             return
@@ -191,7 +203,7 @@ class Wanted:
 
     def add(
         self,
-        data: bytes,
+        data: Buffer,
         ids: range,
         offsets: list[int],
         lengths: list[int],
@@ -213,7 +225,7 @@ class Wanted:
         self._took(fit, sum(lengths[:fit]))
 
     def _append(
-        self, data: bytes, ids: range, offsets: list[int], lengths: list[int], counts: list[int] | None
+        self, data: Buffer, ids: range, offsets: list[int], lengths: list[int], counts: list[int] | None
     ) -> None:
         self._join()
         last = self._last

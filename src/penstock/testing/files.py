@@ -161,6 +161,11 @@ class FaultyFile:
             size = self._files.readable(self.inode, size, offset)
             return self.inode.data.read(size, offset)
 
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        data = self.read(len(buffer), offset)
+        buffer[: len(data)] = data
+        return len(data)
+
     def write(self, buffers: Sequence[Buffer], offset: int) -> int:
         """As `penstock.storage.files.File.write`. A partial write is followed by an error."""
         data = b"".join(buffers)
