@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -23,6 +24,9 @@ from penstock.broker.subscriptions.key_shared import (
 )
 from penstock.broker.subscriptions.key_shared_order import KeyOrder
 from penstock.core.errors import ConsumerAssignFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 KEYS = [b"key-%d" % number for number in range(2_000)]
 names = st.lists(st.text("abc", min_size=1, max_size=2), min_size=1, max_size=6)
@@ -333,7 +337,7 @@ class KeysStayInOrder(RuleBasedStateMachine):
         self.done: set[int] = set()
         self.slots: dict[int, int] = {}
 
-    def take(self, rows_of: dict[Someone, list[int]], ids: list[int]) -> None:
+    def take(self, rows_of: Mapping[Someone, Sequence[int]], ids: list[int]) -> None:
         for consumer, rows in rows_of.items():
             for row in rows:
                 entry, slot = ids[row], self.slots[ids[row]]

@@ -15,7 +15,7 @@ from penstock.core.checksum import seal
 from penstock.wire import metadata
 from penstock.wire import pulsar_pb2 as pb
 from penstock.wire.errors import ProtocolError
-from penstock.wire.plain_keys import plain_keys
+from penstock.wire.plain_keys import TOGETHER_MIN, plain_keys
 from tests.wire.frames import entry_body
 
 
@@ -125,6 +125,38 @@ def test_a_key_that_is_plain_is_the_one_that_routing_finds(written: bytes, at: i
         entry = seal(body)[: len(seal(body)) - cut]
         if len(entry) > 10:
             assert plain_keys(entry, [0], [len(entry)], [0])[0] in {None, metadata.routing(entry).key}
+
+
+@given(
+    first=st.sampled_from([0, 100, 120, 16_370, 1 << 40]),
+    keys=st.lists(st.text(max_size=9), min_size=TOGETHER_MIN, max_size=TOGETHER_MIN + 6),
+    about=st.sampled_from([{}, {"uncompressed_size": 5}, {"event_time": 7}, {"ordering_key": b"other"}]),
+    changes=st.lists(
+        st.tuples(
+            st.integers(0, 30), st.integers(0, 40), st.sampled_from([b"\x00", b"\x01", b"\x7f", b"\x80", b"\xff"])
+        ),
+        max_size=2,
+    ),
+    size=st.integers(0, 3),
+)
+def test_keys_of_many_entries_are_those_that_routing_finds(
+    first: int, keys: list[str], about: dict[str, Any], changes: list[tuple[int, int, bytes]], size: int
+) -> None:
+    bodies = [
+        entry_body(b"payload"[:size], sequence_id=sequence_id, partition_key=key, **about)
+        for sequence_id, key in enumerate(keys, first)
+    ]
+    for row, at, byte in changes:
+        body = bodies[row % len(bodies)]
+        bodies[row % len(bodies)] = body[:at] + byte + body[at + 1 :]
+    entries = list(map(seal, bodies))
+    offsets = [sum(map(len, entries[:row])) for row in range(len(entries))]
+    data, lengths = b"".join(entries), list(map(len, entries))
+    routed = [metadata.routing(entry).key for entry in entries]
+    together = plain_keys(data, offsets, lengths, range(len(entries)))
+    assert all(key in {None, expected} for key, expected in zip(together, routed, strict=True))
+    assert together == list(plain_keys(memoryview(data), offsets, lengths, range(len(entries))))
+    assert plain_keys(data, offsets, lengths, [*range(0, len(entries), 2)] * 2) == together[::2] * 2
 
 
 def test_a_key_in_base64_is_the_bytes_it_stands_for() -> None:

@@ -19,7 +19,7 @@ from penstock.core.errors import ConsumerAssignFailed
 from penstock.core.hashing import sticky_hash, sticky_hashes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 SLOTS: Final = 65_536
 # Cached key hashes, because hashing takes some microseconds: at most 7 MB.
@@ -87,8 +87,10 @@ def hash_of(key: bytes) -> int:
     return _remembered_hash(key) if len(key) <= KEY_BYTES_CACHED else sticky_hash(key)
 
 
-def hashes_of(keys: Iterable[bytes]) -> list[int]:
+def hashes_of(keys: Sequence[bytes]) -> list[int]:
     """The hashes of many keys."""
+    if max(map(len, keys), default=0) <= KEY_BYTES_CACHED:
+        return list(map(_remembered_hash, keys))
     remembered = _remembered_hash
     return [remembered(key) if len(key) <= KEY_BYTES_CACHED else sticky_hash(key) for key in keys]
 
@@ -157,6 +159,8 @@ class HashRing(Generic[C]):
         points = self._points
         if not points:
             return [None] * len(slots)
+        if len(self._members) == 1:
+            return [self._owners[0]] * len(slots)
         owners = [*self._owners, self._owners[0]]
         return [owners[bisect_left(points, slot)] for slot in slots]
 
@@ -228,6 +232,8 @@ class RangeHalving(Generic[C]):
         return self._owners[bisect_left(self._ends, slot)] if self._ends else None
 
     def select_each(self, slots: Sequence[int]) -> list[C | None]:
+        if len(self._owners) == 1:
+            return [self._owners[0]] * len(slots)
         return [self.select(slot) for slot in slots]
 
     def ranges(self) -> list[tuple[int, int, C]]:

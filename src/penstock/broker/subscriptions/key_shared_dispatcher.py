@@ -28,7 +28,7 @@ from penstock.wire import metadata
 from penstock.wire.plain_keys import plain_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from penstock.broker.subscriptions.consumer import Consumer
     from penstock.broker.subscriptions.key_shared import KeySharing, Selector
@@ -352,12 +352,14 @@ class KeyShared(Shared):
         return self.order.cleared.get(id(consumer), 0)
 
 
-def _sends(planned: dict[Consumer, list[int]], rows: Sequence[int], messages: Sequence[int] | None) -> list[Send]:
+def _sends(
+    planned: Mapping[Consumer, Sequence[int]], rows: Sequence[int], messages: Sequence[int] | None
+) -> list[Send]:
     """Sends for a plan of indices into `rows`."""
     return [
         Send(
             consumer,
-            [rows[at] for at in places],
+            rows if len(places) == len(rows) else [rows[at] for at in places],
             len(places) if messages is None else sum(messages[at] for at in places),
         )
         for consumer, places in planned.items()

@@ -17,10 +17,12 @@ With out-of-order delivery allowed both rules are off, and an entry goes to the 
 from __future__ import annotations
 
 import heapq
+from collections import Counter
+from itertools import repeat
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.broker.subscriptions.key_shared import Selector
 
@@ -44,14 +46,18 @@ class _Holder(NamedTuple, Generic[C]):
 class KeyOrder(Generic[C]):
     """The slots of one subscription: their consumers, held entries, and waiting entries."""
 
-    __slots__ = ("_counts", "_heaps", "_held", "_holders", "_waiting", "cleared", "in_order", "selector")
+    __slots__ = (
+        "_counts", "_heaps", "_held", "_holders", "_old", "_version", "_waiting", "cleared", "in_order", "selector"
+    )  # fmt: skip
 
     def __init__(self, selector: Selector[C], *, in_order: bool) -> None:
         self.selector = selector
         self.in_order = in_order
         self.cleared: dict[int, int] = {}  # by identity of the consumer: number of slots drained so far
         self._holders: dict[int, _Holder[C]] = {}  # by slot
-        self._counts: dict[int, int] = {}  # by slot: how many entries its holder holds
+        self._counts: Counter[int] = Counter()  # by slot: how many entries its holder holds
+        self._version = selector.version  # of the selector, when it was last looked at
+        self._old = 0  # slots whose holder got the first ones of its entries before that version
         self._held: dict[int, int] = {}  # entry id -> slot, of held entries
         self._waiting: dict[int, int] = {}  # entry id -> slot
         self._heaps: dict[int, list[int]] = {}  # slot -> its waiting entries; may contain removed ones
@@ -121,7 +127,7 @@ class KeyOrder(Generic[C]):
 
     def plan(
         self, entry_ids: Sequence[int], slots: Sequence[int], messages: Sequence[int] | None, room: dict[C, int]
-    ) -> dict[C, list[int]]:
+    ) -> Mapping[C, Sequence[int]]:
         """Assign rows of a run of unseen entries to consumers; entries not assigned wait from now on.
 
         Args:
@@ -130,12 +136,18 @@ class KeyOrder(Generic[C]):
             messages: in each entry; None when each holds one.
             room: messages that each consumer may be sent; reduced by what is planned.
         """
+        self._look_for_changes()
+        consumers = self.selector.select_each(slots)
+        if self._is_steady:
+            all_rows_of = self._plan_all(entry_ids, slots, consumers, messages, room)
+            if all_rows_of is not None:
+                return all_rows_of
         rows_of: dict[C, list[int]] = {}
         held, holders, counts, heaps, in_order = self._held, self._holders, self._counts, self._heaps, self.in_order
-        version = self.selector.version
+        version = self._version
         takers: dict[C, tuple[_Holder[C], list[int]]] = {}
         # Budget: 0.6 µs per entry on one core, and 0.2 for `select_each`.
-        for row, (slot, consumer) in enumerate(zip(slots, self.selector.select_each(slots), strict=True)):
+        for row, (slot, consumer) in enumerate(zip(slots, consumers, strict=True)):
             holder = holders.get(slot)
             if (
                 consumer is None
@@ -150,17 +162,74 @@ class KeyOrder(Generic[C]):
                 taker = takers[consumer] = _Holder(consumer, version), rows_of[consumer]
             held[entry_ids[row]] = slot
             if holder is None or holder[0] is not consumer:  # the latter only out of order
-                holders[slot], counts[slot] = taker[0], 1
-            else:
-                counts[slot] += 1
+                counts[slot] = 0
+            if holder is None or holder[0] is not consumer or holder[1] != version:
+                self._old -= holder is not None and holder[1] != version
+                holders[slot] = taker[0]
+            counts[slot] += 1
             room[consumer] = left - (1 if messages is None else messages[row])
             taker[1].append(row)
         return rows_of
+
+    def _plan_all(
+        self,
+        entry_ids: Sequence[int],
+        slots: Sequence[int],
+        consumers: Sequence[C | None],
+        messages: Sequence[int] | None,
+        room: dict[C, int],
+    ) -> Mapping[C, Sequence[int]] | None:
+        """Assign all rows to these consumers if they have room for all; otherwise None, and nothing is changed.
+
+        In the steady state no slot needs a look at its holder: it is its consumer, if it has one.
+        """
+        rows_of: dict[C | None, Sequence[int]] = {}
+        if len(consumers) and consumers.count(consumers[0]) == len(consumers):
+            rows_of[consumers[0]] = range(len(consumers))
+        else:
+            lists: dict[C | None, list[int]] = {consumer: [] for consumer in dict.fromkeys(consumers)}
+            # Budget: 0.06 µs per entry on one core, and 0.2 for the rest.
+            for row, consumer in enumerate(consumers):
+                lists[consumer].append(row)
+            rows_of.update(lists)
+        sendable: dict[C, Sequence[int]] = {}
+        left: dict[C, int] = {}
+        for consumer, rows in rows_of.items():
+            if consumer is None:
+                return None
+            left[consumer] = room.get(consumer, 0) - (
+                len(rows) if messages is None else sum(messages[row] for row in rows)
+            )
+            if left[consumer] < 0:
+                return None
+            sendable[consumer] = rows
+        room.update(left)
+        self._held.update(zip(entry_ids, slots, strict=True))
+        self._counts.update(slots)
+        holder_of = {consumer: _Holder(consumer, self._version) for consumer in sendable}
+        if len(holder_of) == 1:
+            self._holders.update(dict.fromkeys(slots, *holder_of.values()))
+        else:
+            for consumer, rows in sendable.items():
+                self._holders.update(dict.fromkeys([slots[row] for row in rows], holder_of[consumer]))
+        return sendable
+
+    @property
+    def _is_steady(self) -> bool:
+        """Whether nothing waits, and all held entries were assigned since consumers have changed."""
+        return not self._heaps and not self._old and self.in_order
+
+    def _look_for_changes(self) -> None:
+        """Note whether consumers have changed."""
+        if self.selector.version != self._version:
+            self._version = self.selector.version
+            self._old = len(self._holders)
 
     def plan_waiting(
         self, entry_ids: Sequence[int], messages: Sequence[int] | None, room: dict[C, int]
     ) -> dict[C, list[int]]:
         """Assign the waiting ones among a run of entries to consumers; other entries are skipped."""
+        self._look_for_changes()
         rows_of: dict[C, list[int]] = {}
         for row, entry_id in enumerate(entry_ids):
             slot = self._waiting.get(entry_id)
@@ -181,7 +250,8 @@ class KeyOrder(Generic[C]):
         self._held[entry_id] = slot
         holder = self._holders.get(slot)
         if holder is None or holder.consumer is not consumer:  # the latter only out of order
-            self._holders[slot], self._counts[slot] = _Holder(consumer, self.selector.version), 0
+            self._old -= holder is not None and holder.version != self._version
+            self._holders[slot], self._counts[slot] = _Holder(consumer, self._version), 0
         self._counts[slot] += 1
 
     def release(self, consumer: C, entry_ids: Iterable[int], *, again: bool) -> bool:
@@ -189,9 +259,13 @@ class KeyOrder(Generic[C]):
 
         Returns True if entries that waited for it can be sent now.
         """
+        self._look_for_changes()
+        if self._is_steady and not again:
+            self._release_steady(entry_ids)
+            return False
         freed = False
         held, holders, counts, heaps = self._held, self._holders, self._counts, self._heaps
-        version = self.selector.version
+        version = self._version
         for entry_id in entry_ids:
             slot = held.pop(entry_id, None)
             if slot is None:
@@ -204,11 +278,28 @@ class KeyOrder(Generic[C]):
             if counts[slot] > 1:
                 counts[slot] -= 1
             else:
-                del holders[slot], counts[slot]
+                del holders[slot]
+                counts.pop(slot)
                 freed = freed or slot in heaps
-                if holder[1] != version and self.selector.select(slot) is not consumer:
-                    self.cleared[id(consumer)] = self.cleared.get(id(consumer), 0) + 1
+                if holder[1] != version:
+                    self._old -= 1
+                    if self.selector.select(slot) is not consumer:
+                        self.cleared[id(consumer)] = self.cleared.get(id(consumer), 0) + 1
         return freed or again
+
+    def _release_steady(self, entry_ids: Iterable[int]) -> None:
+        """Entries are no longer held, by whoever holds them: in the steady state it is the consumer of their slot."""
+        holders, counts = self._holders, self._counts
+        left_of, forget = counts.get, counts.pop  # A counter's `del` is slow.
+        # Budget: 0.15 µs per entry on one core.
+        for slot in map(self._held.pop, entry_ids, repeat(None)):
+            if slot is not None:
+                left = left_of(slot, 1) - 1
+                if left:
+                    counts[slot] = left
+                else:
+                    forget(slot)
+                    del holders[slot]
 
     def forget(self, consumer: C) -> None:
         self.selector.remove(consumer)
@@ -217,6 +308,7 @@ class KeyOrder(Generic[C]):
     def clear(self) -> None:
         for kept in (self._holders, self._counts, self._held, self._waiting, self._heaps):
             kept.clear()
+        self._old = 0
 
     def draining(self, consumer: C) -> list[Draining]:
         """Slots of other consumers of which this one still holds entries."""
