@@ -45,6 +45,7 @@ from penstock.proxy.group_file import GroupFile
 from penstock.proxy.groups import ProxyGroups
 from penstock.proxy.listings import Listings
 from penstock.proxy.proxy import Proxy
+from penstock.proxy.proxy_stats import ProxyStats
 from penstock.proxy.published_topics import PublishedTopics
 from penstock.proxy.quota_sharing import ProxySharing
 from penstock.proxy.recorder_parts import RecorderParts
@@ -314,7 +315,7 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         recorder=recorder,
     )
     _push_metrics(snapshots, loop, own_name, stopping)
-    why = Why(services, connections, sharing)
+    why, stats = Why(services, connections, sharing), ProxyStats(services, connections)
 
     def application(memory: HttpMemory) -> ASGIApp:
         from penstock.admin import proxy_api  # noqa: PLC0415 -- on the thread of the admin port
@@ -325,6 +326,7 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
             status_file=settings.status_file,
             knows_cluster=bool(settings.upstream_admin_url),
             why=why,
+            stats=stats,
             guard=_guard(settings, services),
         )
         return proxy_api.build(requests, memory, inside, loop=loop, requests_max=http.requests_max)

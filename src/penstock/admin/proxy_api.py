@@ -21,6 +21,7 @@ from penstock.admin.http_responses import PROMETHEUS_TEXT, InPieces
 from penstock.admin.middleware import RequestMiddleware
 from penstock.admin.passing_on import Streamed
 from penstock.admin.proxy_guard import OWN_PATHS
+from penstock.admin.proxy_stats_routes import proxy_stats_routes
 from penstock.core.errors import NotFound, PenstockError
 from penstock.core.names import NamespaceName, TopicName
 from penstock.net.http_request import NoResponse
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.admin.http_memory import HttpMemory
     from penstock.admin.proxy_guard import ProxyGuard
     from penstock.proxy.admin_requests import AdminRequests
+    from penstock.proxy.proxy_stats import ProxyStats
     from penstock.proxy.snapshot import ProxySnapshot, ProxySnapshots
     from penstock.proxy.why import Why
 
@@ -58,6 +60,7 @@ class Inside:
         status_file: while it exists, /status.html says OK.
         knows_cluster: whether requests of administrators can be sent on.
         why: explains why clients wait.
+        stats: rates of connections and topics.
         guard: authenticates callers; None: the cluster does that.
     """
 
@@ -66,6 +69,7 @@ class Inside:
     status_file: Path | None
     knows_cluster: bool
     why: Why
+    stats: ProxyStats
     guard: ProxyGuard | None = None
 
 
@@ -137,6 +141,7 @@ def build(
             Route("/status.html", status),
             Route("/metrics", metrics),
             Route(f"{OWN_PATHS}{{kind}}/{{rest:path}}", why),
+            *proxy_stats_routes(inside.stats, across),
             *(
                 Route(path, pass_on, methods=_METHODS)
                 for path in ("/admin/{rest:path}", "/lookup/{rest:path}")

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from penstock.governance.memory_pool import Lease
     from penstock.net.connection import Connection
     from penstock.proxy.client_identity import ClientIdentity
+    from penstock.proxy.rates import Rates
     from penstock.proxy.services import Services
     from penstock.wire.client.addresses import Address
     from penstock.wire.client.frames import Body
@@ -76,6 +77,9 @@ class Relay:
         is_connected: whether the handshake is complete.
         lists: lists of topics for the client.
         read_count: reads that brought bytes of the broker.
+        passed_bytes: bytes of the client that were passed on to the broker.
+        since_ns: when this began.
+        rates: of reads and bytes of the client, once somebody has asked for them.
     """
 
     def __init__(
@@ -90,6 +94,9 @@ class Relay:
         self.target = target
         self.is_connected = False
         self.read_count = 0
+        self.passed_bytes = 0
+        self.since_ns = services.clock.monotonic_ns()
+        self.rates: Rates | None = None
         self._connection = connection
         self._services = services
         self._traffic = services.traffic
@@ -223,6 +230,7 @@ class Relay:
     def _forward(self, data: bytes | memoryview, lease: Lease | None) -> None:
         """Send frames to the broker; the lease is released when its socket has taken them, and all before."""
         release = partial(self._services.release, lease) if lease is not None else None
+        self.passed_bytes += len(data)
         self._traffic.to_brokers_bytes += len(data)
         if self._upstream is not None:
             self._upstream.write((data,) if data else (), len(data), release)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from penstock.core.names import TopicName
     from penstock.governance.memory_row import MemoryRow
+    from penstock.proxy.rates import Rates
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ CLIENT_BYTES_MAX: Final = MIB
 class TopicUsage:
     """The counters of one topic, since `since_ms`."""
 
-    __slots__ = ("charged_bytes", "idle_cycles", "recorded", "since_ms", "text", "totals")
+    __slots__ = ("charged_bytes", "idle_cycles", "rates", "recorded", "since_ms", "text", "totals")
 
     def __init__(self, text: str, since_ms: int, charged_bytes: int) -> None:
         self.text = text
@@ -51,6 +52,7 @@ class TopicUsage:
         self.charged_bytes = charged_bytes
         self.totals = NOTHING
         self.recorded = NOTHING
+        self.rates: Rates | None = None  # once somebody has asked for them
         self.idle_cycles = 0  # cycles in which nothing has changed
 
 
