@@ -241,6 +241,7 @@ async def start(
             loop_turns=turns,
             shut_down=shut_down,
             disk_use=partial(_disk_use, data_dir),
+            dispatch_soon=posted.call_soon,
         )
         if registry is not None:
             stack.push_async_callback(registry.close)

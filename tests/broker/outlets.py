@@ -313,6 +313,7 @@ class World:
         services = DispatchServices(
             clock=self.clock,
             loop=self.loop,
+            dispatch_soon=self.loop.call_soon,
             limits=lambda: self.limits,
             log=cast("EntryLog", topic.log),
             reads=topic.log,

@@ -300,6 +300,7 @@ def start_broker(
         loop=loop,
         authenticator=authenticator,
         snapshots=Snapshots(data.broker(number) / "delayed", disk),
+        dispatch_soon=posted.call_soon,
     )
     stack.push_async_callback(broker.stop)
     stack.callback(disk.release)

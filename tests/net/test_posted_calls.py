@@ -6,11 +6,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from penstock.net.posted_calls import PostedCalls
+from penstock.net.posted_calls import FOLLOWING_MAX, FOLLOWING_S, PostedCalls
 
 pytestmark = pytest.mark.real
 
@@ -84,6 +85,55 @@ async def test_a_flush_outside_of_posted_calls_or_in_a_flush_is_left_to_the_next
     assert made == []
     await asyncio.sleep(0)
     assert made == ["outside", "again"]
+
+
+async def test_calls_that_posted_ones_ask_for_follow_them_before_the_flush_which_includes_theirs() -> None:
+    woken: list[Any] = []
+    posted = PostedCalls(asyncio.get_running_loop(), woken.append)
+    made: list[str] = []
+
+    def dispatch() -> None:
+        made.append("dispatch")
+        posted.flush_soon(lambda: made.append("flush"))
+        posted.call_soon(lambda: made.append("next turn"))
+
+    posted.post(lambda: posted.call_soon(dispatch))
+    posted.post(lambda: made.append("second"))
+    woken[0]()
+    assert made == ["second", "dispatch", "flush"]
+    await asyncio.sleep(0)
+    assert made == ["second", "dispatch", "flush", "next turn"]
+
+
+async def test_only_a_few_calls_follow_posted_ones_in_the_same_turn() -> None:
+    woken: list[Any] = []
+    posted = PostedCalls(asyncio.get_running_loop(), woken.append)
+    made: list[int] = []
+    for row in range(FOLLOWING_MAX + 3):
+        posted.post(lambda row=row: posted.call_soon(lambda: made.append(row)))  # type: ignore[misc]
+    woken[0]()
+    assert made == list(range(FOLLOWING_MAX))
+    await asyncio.sleep(0)
+    assert made == list(range(FOLLOWING_MAX + 3))
+
+
+def test_no_call_follows_in_a_turn_that_has_taken_long() -> None:
+    now_s, made = [0.0], list[str]()
+    woken: list[Any] = []
+    later: list[Any] = []
+    loop = SimpleNamespace(time=lambda: now_s[0], call_soon=later.append)
+    posted = PostedCalls(cast("asyncio.AbstractEventLoop", loop), woken.append)
+
+    def slow() -> None:
+        now_s[0] += FOLLOWING_S
+        made.append("slow")
+
+    posted.post(lambda: posted.call_soon(slow))
+    posted.post(lambda: posted.call_soon(lambda: made.append("late")))
+    woken[0]()
+    assert made == ["slow"]
+    later.pop()()
+    assert made == ["slow", "late"]
 
 
 async def test_a_call_that_posts_another_leaves_it_to_the_next_turn() -> None:

@@ -129,6 +129,7 @@ class Broker:
         loop_turns: LoopTurns | None = None,
         shut_down: Callable[[], None] | None = None,
         disk_use: Callable[[], DiskUse] | None = None,
+        dispatch_soon: Callable[[Callable[[], object]], object] | None = None,
     ) -> None:
         """Build the parts.
 
@@ -152,6 +153,7 @@ class Broker:
             loop_turns: measures turns of the loop, if any.
             shut_down: ends the process; None: administrators cannot.
             disk_use: measures the disk, and may block; None: nobody does.
+            dispatch_soon: makes the call of a dispatch soon, on the loop; None: in the next turn.
         """
         self.log = entry_log
         self.catalog = catalog
@@ -187,7 +189,7 @@ class Broker:
         self.http_memory = http_memory or MemoryRow("http", limits.now.http_bytes)
         self._make_namespaces()
         self._make_policies()
-        self._make_services(snapshots)
+        self._make_services(snapshots, dispatch_soon or loop.call_soon)
         self._make_topics()
         self._make_housekeeping()
         self.sharing = self._sharing(reporting) if reporting is not None else None
@@ -296,7 +298,9 @@ class Broker:
             bytes_max=lambda: limits.now.schema_bytes_max,
         )
 
-    def _make_services(self, snapshots: Snapshots | None) -> None:
+    def _make_services(
+        self, snapshots: Snapshots | None, dispatch_soon: Callable[[Callable[[], object]], object]
+    ) -> None:
         entry_log, catalog = self.log, self.catalog
         clock, loop, limits, connections = self.clock, self.loop, self.limits_in_force, self.connections
         self.tail_cache = TailCache(limits.now.tail_cache_bytes)
@@ -312,6 +316,7 @@ class Broker:
         self.dispatch_services = DispatchServices(
             clock=clock,
             loop=loop,
+            dispatch_soon=dispatch_soon,
             limits=lambda: self.limits,
             log=entry_log,
             reads=self.reads,

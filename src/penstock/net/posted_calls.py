@@ -6,14 +6,18 @@ until nothing is left (three system calls); and what the call queues for clients
 thousand entries a second, when each sync is for one entry, this takes a tenth of the processor time of the loop's
 thread (docs/adr/0058-what-a-low-rate-costs.md).
 
-Where: `app` makes one. The journal and the metadata thread post their results. Connections ask it to call their flush.
+Where: `app` makes one. The journal and the metadata thread post their results. Connections ask it to call their flush,
+and subscriptions their dispatch.
 
 Theory of operation
 -------------------
 
     Posting.  A call joins a queue. Unless the loop was woken for an earlier call and has not begun, it is woken.
-    Running.  The loop makes the calls that are there, in order. Then it flushes the connections for which they queued
-              something. Later calls wait for the next turn.
+    Running.  The loop makes the calls that are there, in order; then what these asked for, such as the dispatch of
+              entries that are durable now. Then it flushes the connections for which all of them queued something.
+              Later calls wait for the next turn.
+    Fairness. A turn must not become long by this: only a few dispatches are made in it, and none once it has taken
+              `FOLLOWING_S`. The others are left to the next turn, as all of them are while no posted calls are made.
 """
 
 from __future__ import annotations
@@ -22,11 +26,16 @@ import contextlib
 import os
 import threading
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
+
+# The most calls that follow posted ones in the same turn of the loop, and the time after which none does. At a low rate
+# there is one or two; at full speed a turn more or less per group does not matter.
+FOLLOWING_MAX: Final = 8
+FOLLOWING_S: Final = 0.001
 
 
 class PostedCalls:
@@ -39,6 +48,7 @@ class PostedCalls:
         self._loop = loop
         self._calls: deque[Callable[[], object]] = deque()
         self._woken = False  # for calls that are not begun yet
+        self._following: list[Callable[[], object]] | None = None  # not None while posted calls are made
         self._flushes: list[Callable[[], object]] | None = None  # not None while calls are made
         self._event: int | None = None
         self._event_lock = threading.Lock()
@@ -67,6 +77,13 @@ class PostedCalls:
         else:
             self._flushes.append(flush)
 
+    def call_soon(self, call: Callable[[], object]) -> None:
+        """Make this call after the posted ones that are being made, or in the next turn of the loop."""
+        if self._following is None or len(self._following) == FOLLOWING_MAX:
+            self._loop.call_soon(call)
+        else:
+            self._following.append(call)
+
     def close(self) -> None:
         """Make the calls that were posted; later ones are dropped."""
         if self._event is not None:
@@ -85,9 +102,17 @@ class PostedCalls:
     def _run(self) -> None:
         # A call that is posted from here on either is counted below or wakes the loop again.
         self._woken = False
+        began_s = self._loop.time()
         flushes = self._flushes = []
+        following = self._following = []
         for _ in range(len(self._calls)):
             self._make(self._calls.popleft())
+        self._following = None
+        for call in following:
+            if self._loop.time() - began_s < FOLLOWING_S:
+                self._make(call)
+            else:
+                self._loop.call_soon(call)
         self._flushes = None
         for flush in flushes:
             self._make(flush)

@@ -324,6 +324,7 @@ class DispatchServices:
 
     clock: Clock
     loop: Timers
+    dispatch_soon: Callable[[Callable[[], object]], object]  # calls a dispatch soon on the loop
     limits: Callable[[], DispatchLimits]
     log: EntryLog
     reads: Reads

@@ -224,7 +224,7 @@ class Subscription(SubscriptionState):
         """Schedule one dispatch in this turn of the loop."""
         if not self._scheduled and self.consumers:
             self._scheduled = True
-            self._services.loop.call_soon(self._dispatch)
+            self._services.dispatch_soon(self._dispatch)
 
     def _dispatch(self) -> None:
         self._scheduled = False
