@@ -338,9 +338,8 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         for listener in listeners:
             listener.close()
         stopping.begin()
-        undrained = await proxy.drain(settings.drain_timeout_ms / 1000)
-        if undrained is not None:
-            stopping.cut_off(undrained)
+        for what in await proxy.drain(settings.drain_timeout_ms / 1000):
+            stopping.cut_off(what)
 
     admin.start_with(application)
     proxy.start()

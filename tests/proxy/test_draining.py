@@ -15,6 +15,8 @@ from penstock.testing.client import Type, entry, frame, send
 from tests.proxy.in_process import ScriptedBroker, running_proxy, scripted_broker
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.proxy.in_process import Peer, RunningProxy
 
 pytestmark = pytest.mark.real
@@ -160,3 +162,36 @@ async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
             writer.write(bytes(65_536))
             await writer.drain()
     writer.close()
+
+
+async def test_held_sends_are_not_sent_at_the_very_end_so_that_no_receipt_is_missing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    groups = tmp_path / "groups.toml"
+    groups.write_text('[slow]\npublishRateInMsgs = 1\nnamespaces = ["public/default"]\n')
+    async with scripted_broker() as broker:
+        async with running_proxy(
+            broker.url,
+            proxyDrainTimeoutMs="800",
+            resourceGroupsFile=str(groups),
+            resourceUsagePublishToTopic="false",
+        ) as proxy:
+            client, peer = await connected(proxy, broker)
+            client.write(send(7, 0, entry(b"x"), num_messages=100_000))  # The group is in debt for a day.
+            await peer.next(Type.SEND)
+            client.write(b"".join(send(7, number, entry(b"y")) for number in range(1, 4)))
+            client.write(frame(Type.PRODUCER, topic=TOPIC, producer_id=8, request_id=2))
+            await peer.next(Type.PRODUCER)  # So those before it were read.
+            draining = asyncio.create_task(proxy.serving.drain())
+            # The one that holds nothing, the request without a producer, and at last the one whose SENDs were dropped.
+            closings = [await peer.next(Type.CLOSE_PRODUCER) for _ in range(3)]
+            assert [closing.body.producer_id for closing in closings][::2] == [8, 7]
+            peer.write(receipt(0))
+            for closing in closings:
+                peer.write(frame(Type.SUCCESS, request_id=closing.body.request_id))
+            assert (await client.next(Type.SEND_RECEIPT)).body.sequence_id == 0
+            assert await client.read() is None
+            client.writer.close()
+            await draining
+        assert await peer.read() is None
+    assert "3 SENDs that waited for a resource group were not sent" in caplog.text

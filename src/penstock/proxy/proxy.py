@@ -25,6 +25,9 @@ TICK_S: Final = 1.0
 # For how long one turn of the loop looks at producers and consumers when definitions of groups have changed: there may
 # be tens of thousands, at 3 µs each.
 LOOKS_NS: Final = 5 * NS_PER_MS
+# The last part of a drain is for receipts: so many seconds, and not more than this part of it.
+RECEIPTS_S: Final = 1.0
+RECEIPTS_PART: Final = 0.25
 
 
 class Proxy:
@@ -101,19 +104,30 @@ class Proxy:
                 self.services.loop.call_soon(self._look_on)
                 return
 
-    async def drain(self, limit_s: float) -> str | None:
+    async def drain(self, limit_s: float) -> list[str]:
         """Let all clients receive the answers to what was read of them, and close their connections.
 
-        Connections for which that takes longer than `limit_s` stay open until `stop`; returns how many, in words.
+        SENDs that wait for a resource group are sent when it is their turn, but not at the very end: their receipts
+        would not reach the client any more, and it would publish them twice. Connections for which all that takes
+        longer than `limit_s` stay open until `stop`. Returns what was cut off, in words.
         """
         sessions = [handler for one in self._connections.all() if isinstance(handler := one.handler, Session)]
         if not sessions:
-            return None
+            return []
         tasks = [asyncio.create_task(session.drain()) for session in sessions]
-        _, late = await asyncio.wait(tasks, timeout=limit_s)
+        receipts_s = min(RECEIPTS_S, limit_s * RECEIPTS_PART)
+        cut_off = []
+        _, late = await asyncio.wait(tasks, timeout=limit_s - receipts_s)
+        if late:
+            dropped = sum(session.drop_held() for session in sessions)
+            if dropped:
+                cut_off.append(f"{dropped} SENDs that waited for a resource group were not sent")
+            _, late = await asyncio.wait(late, timeout=receipts_s)
         for task in late:
             task.cancel()
-        return f"{len(late)} of {len(sessions)} connections were not drained" if late else None
+        if late:
+            cut_off.append(f"{len(late)} of {len(sessions)} connections were not drained")
+        return cut_off
 
     async def stop(self, limit_s: float, cut_off: Callable[[str], None]) -> None:
         """Send what has come, and close all connections; then record what is left, within `limit_s` seconds.

@@ -147,6 +147,19 @@ class RelayedSends:
         else:
             close()
 
+    def drop_held(self) -> int:
+        """Drop all SENDs that wait; a CLOSE_PRODUCER behind them is passed on. Returns how many were dropped.
+
+        The client is not read any more, so no later SEND can pass before them. It sends them again elsewhere.
+        """
+        dropped = 0
+        for producer_id in list(self.producers):
+            waiting = self.waiting_of(producer_id)
+            if waiting is not None and waiting.rows:
+                dropped += waiting.rows
+                self.forget(producer_id)
+        return dropped
+
     def forget(self, producer_id: int) -> None:
         """A producer is gone: drop what is held of it."""
         producer = self.producers.pop(producer_id, None)

@@ -126,6 +126,10 @@ class Session:
         self.connection.part(STOPPING)
         await self._gone.wait()
 
+    def drop_held(self) -> int:
+        """Drop SENDs that wait for a limit, while it is drained; returns how many."""
+        return self.relay.sends.drop_held() if self.relay is not None else 0
+
     # -- keep-alive ---------------------------------------------------------------------------------------------------
 
     def check_alive(self, now_ns: int) -> None:
