@@ -16,9 +16,9 @@ class SystemClock:
     def __init__(self) -> None:
         self._wall_ms_max = 0
 
-    def monotonic_ns(self) -> int:
-        """Return nanoseconds of a clock that only runs forward; for durations."""
-        return time.monotonic_ns()
+    # Nanoseconds of a clock that only runs forward; for durations. No method: it is read nine times for each entry that
+    # comes alone.
+    monotonic_ns = staticmethod(time.monotonic_ns)
 
     def wall_ms(self) -> int:
         """Return milliseconds since the epoch; for times that users see, never for durations."""

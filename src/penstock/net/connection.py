@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from penstock.core.units import KIB, NS_PER_MS
 from penstock.governance.muting import MuteReason, MuteReasons
 from penstock.net.parting import Parting
-from penstock.net.send_queue import JOINED_BYTES, PIECE_BYTES, SendQueue, own, send_queued, took_all
+from penstock.net.send_queue import JOINED_BYTES, PIECE_BYTES, SendQueue, drop_sent, own, send_queued, took_all
 from penstock.net.socket_reader import ARENA_BYTES, SocketReader
 from penstock.net.tls import TLS_WRITE_BYTES, TlsLayer, plain_reason
 
@@ -348,8 +348,9 @@ class Connection:
             else:
                 self._loop.remove_writer(self._fd)
         kept_bytes = self.queue.after_flush(self.room_bytes if blocked else None)
-        self.out_bytes += kept_bytes
-        self._outbound.add(kept_bytes)
+        if kept_bytes:
+            self.out_bytes += kept_bytes
+            self._outbound.add(kept_bytes)
         if not blocked and self.closing_reason is not None:
             if self._parting is None:
                 self.close(self.closing_reason)
@@ -409,8 +410,16 @@ class Connection:
         queue, takes_more = self.queue, True
         if self._tls is None:
             before = len(queue.buffers)
-            nbytes = send_queued(self._sock, queue.buffers)
-            takes_more = took_all(queue.buffers, before)
+            if before == 1:  # as when a receipt is sent alone
+                nbytes = self._sock.send(queue.buffers[0])
+                if nbytes == len(queue.buffers[0]):
+                    queue.buffers.popleft()
+                else:
+                    drop_sent(queue.buffers, nbytes)
+                takes_more = False
+            else:
+                nbytes = send_queued(self._sock, queue.buffers)
+                takes_more = took_all(queue.buffers, before)
         else:
             nbytes = self._tls.send(queue.buffers, TLS_SHARED_BYTES if queue.has_shared else TLS_WRITE_BYTES)
         if nbytes == 0:

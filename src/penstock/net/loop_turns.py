@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # Turns that took longer are counted for each of these. One client may delay the others by 50 ms.
 THRESHOLDS_MS: Final = (5, 20, 50, 100, 250, 1_000)
+SHORTEST_COUNTED_NS: Final = THRESHOLDS_MS[0] * NS_PER_MS
 
 # The most sockets that are served in one turn. A read, or a TLS handshake, takes at most two milliseconds.
 READY_MAX: Final = 16
@@ -36,16 +37,15 @@ class LoopTurns:
         longer: for each of `THRESHOLDS_MS`, how many took longer.
     """
 
-    __slots__ = ("_shortest_counted_ns", "longer", "longest_ns")
+    __slots__ = ("longer", "longest_ns")
 
     def __init__(self) -> None:
         self.longest_ns = 0
         self.longer = dict.fromkeys(THRESHOLDS_MS, 0)
-        self._shortest_counted_ns = THRESHOLDS_MS[0] * NS_PER_MS
 
     def observe(self, turn_ns: int) -> None:
         """Record the duration of one turn."""
-        if turn_ns <= self._shortest_counted_ns:
+        if turn_ns <= SHORTEST_COUNTED_NS:
             return
         self.longest_ns = max(self.longest_ns, turn_ns)
         for threshold_ms in THRESHOLDS_MS:
@@ -68,22 +68,21 @@ class TimedSelector(selectors.EpollSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Return at most `READY_MAX` ready sockets. The time since the last call ended was a turn."""
-        self._turns.observe(self._now_ns() - self._began_ns)
-        try:
-            ready = self._poll(timeout)
-        except InterruptedError:
-            ready = []
-        self._began_ns = self._now_ns()
-        return ready
-
-    def _poll(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        turn_ns = self._now_ns() - self._began_ns
+        if turn_ns > SHORTEST_COUNTED_NS:
+            self._turns.observe(turn_ns)
         if timeout is not None:
             # Rounded up to whole milliseconds: if it woke too early, it would be called again at once for nothing.
             timeout = ceil(timeout * _MS_PER_S) / _MS_PER_S if timeout > 0 else 0
+        try:
+            polled = self._selector.poll(timeout, READY_MAX)  # type: ignore[attr-defined]
+        except InterruptedError:
+            polled = ()
+        self._began_ns = self._now_ns()
         ready = []
         # The mapping that `get_map` returns takes two microseconds more.
         keys = self._fd_to_key  # type: ignore[attr-defined]
-        for fd, event in self._selector.poll(timeout, READY_MAX):  # type: ignore[attr-defined]
+        for fd, event in polled:
             key = keys.get(fd)
             if key is not None:
                 events = (event & ~select.EPOLLIN and selectors.EVENT_WRITE) | (

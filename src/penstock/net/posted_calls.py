@@ -16,13 +16,12 @@ Theory of operation
     Running.  The loop makes the calls that are there, in order; then what these asked for, such as the dispatch of
               entries that are durable now. Then it flushes the connections for which all of them queued something.
               Later calls wait for the next turn.
-    Fairness. A turn must not become long by this: only a few dispatches are made in it, and none once it has taken
+    Fairness. A turn must not become long by this: only a few dispatches are made in it, and none once they have taken
               `FOLLOWING_S`. The others are left to the next turn, as all of them are while no posted calls are made.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from collections import deque
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-# The most calls that follow posted ones in the same turn of the loop, and the time after which none does. At a low rate
-# there is one or two; at full speed a turn more or less per group does not matter.
+# The most calls that follow posted ones in the same turn of the loop, and the time after which the others wait for the
+# next. At a low rate there is one or two; at full speed a turn more or less per group does not matter.
 FOLLOWING_MAX: Final = 8
 FOLLOWING_S: Final = 0.001
 
@@ -95,27 +94,33 @@ class PostedCalls:
 
     def _on_event(self) -> None:
         assert self._event is not None
-        with contextlib.suppress(BlockingIOError):
+        try:  # noqa: SIM105 -- for each result at a low rate
             os.eventfd_read(self._event)
+        except BlockingIOError:
+            pass
         self._run()
 
     def _run(self) -> None:
         # A call that is posted from here on either is counted below or wakes the loop again.
         self._woken = False
-        began_s = self._loop.time()
         flushes = self._flushes = []
         following = self._following = []
         for _ in range(len(self._calls)):
             self._make(self._calls.popleft())
         self._following = None
-        for call in following:
-            if self._loop.time() - began_s < FOLLOWING_S:
-                self._make(call)
-            else:
-                self._loop.call_soon(call)
+        if following:
+            self._follow(following)
         self._flushes = None
         for flush in flushes:
             self._make(flush)
+
+    def _follow(self, calls: list[Callable[[], object]]) -> None:
+        stop_s = self._loop.time() + FOLLOWING_S
+        for call in calls:
+            if self._loop.time() < stop_s:
+                self._make(call)
+            else:
+                self._loop.call_soon(call)
 
     def _make(self, call: Callable[[], object]) -> None:
         try:

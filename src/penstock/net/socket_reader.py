@@ -193,15 +193,21 @@ class SocketReader:
     def _on_bytes(self, nbytes: int, wanted: int) -> None:
         # Asking costs a call in the next turn of the loop, so a read of publishes alone does not.
         frames, taken = self.frames, int(self._turns.may_take())
-        self._count(nbytes)
+        self._connection.bytes_in += nbytes
+        self._connection.read_count += 1
         try:
             events = frames.received(self._arena, nbytes, commands_max=taken, events_max=EVENTS_MAX)
         except ProtocolError as error:
             self._close_for(error)
             return
-        if taken:
-            taken = int(any(type(event) not in _UNCOUNTED for event in events) and self._turns.take(0))
-        if frames.whole or any(type(event) is PublishRun and event.is_tiny for event in events):
+        tiny = counted = False
+        for event in events:
+            if type(event) is PublishRun:
+                tiny = tiny or event.is_tiny
+            elif type(event) not in _UNCOUNTED:
+                counted = True
+        taken = int(counted and taken and self._turns.take(0))
+        if frames.whole or tiny:
             self._read_bytes = FIRST_READ_BYTES
         elif nbytes >= wanted:
             self._read_bytes = min(ARENA_BYTES, _READ_GROWTH * self._read_bytes)
@@ -210,7 +216,8 @@ class SocketReader:
         lease = self._settle(nbytes, events)
         if events:
             self._connection.handler.received(events, lease)
-        self._carry_out(taken)
+        if frames.whole or self._tls is not None:
+            self._carry_out(taken)
 
     def _carry_out(self, taken: int) -> None:
         """Handle read commands one by one, as far as this turn allows; `taken` of them were handled already."""

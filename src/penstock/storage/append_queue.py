@@ -62,8 +62,12 @@ class AppendQueue:
 
         `room_of(first)` returns how many bytes of blocks a commit that starts with this run may have.
         """
-        if not self._closed and self.empty:
-            self._sort(self._put.get())
+        if not self._closed and not self._small and not self._large:
+            run = self._put.get()
+            if run is not None and self._put.empty():  # As nearly always at a low rate: nothing is to be decided.
+                self._passed_over = False
+                return [run]
+            self._sort(run)
         for _ in range(self._put.qsize()):
             self._sort(self._put.get())
         if not self._small and not self._large:

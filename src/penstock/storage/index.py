@@ -105,9 +105,10 @@ class SegmentIndex:
         """Add one span. Entries moved here from an older segment may come out of order."""
         spans = self.ledgers.setdefault(ledger_id, [])
         last = spans[-1] if spans else None
-        if last is None or last.end_entry < span.first_entry:
+        end_entry = -1 if last is None else last.first_entry + last.entries
+        if last is None or end_entry < span.first_entry:
             spans.append(span)
-        elif last.end_entry > span.first_entry:
+        elif end_entry > span.first_entry:
             insort(spans, span)
         elif last.block_offset == span.block_offset:  # Interleaved ledgers: one span per block is enough.
             spans[-1] = last._replace(

@@ -17,13 +17,13 @@ from __future__ import annotations
 import logging
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec
 
 from penstock.core.errors import PersistenceFailed, StorageReadOnly
 from penstock.storage.append_queue import AppendQueue
 from penstock.storage.files import write_all
 from penstock.storage.records import HEADER_BYTES, Stamp, encode_block, encode_mark
-from penstock.storage.runs import AppendRun, Block, blocks
+from penstock.storage.runs import AppendRun, Block, blocks, lone_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from penstock.storage.segment import OpenSegment
 
 __all__ = ["AppendRun", "Journal", "JournalStats", "Placed", "SegmentWriter"]
+
+P = ParamSpec("P")
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +71,7 @@ class SegmentWriter:
         buffers: list[Buffer] = []
         placed = []
         stamp, offset = self._stamp(), self.end
-        for block in blocks(runs):
+        for block in blocks(runs) if len(runs) > 1 else (lone_block(runs[0]),):
             front, back = encode_block(stamp, offset, *block)
             buffers += (front, *block.data, back)
             size = 2 * len(front) + sum(map(len, block.data))
@@ -186,7 +188,7 @@ class Journal:
         runs = self._gather()
         if self.failure is not None:
             self._settle(runs, StorageReadOnly(self.failure))
-        elif self._attempt(partial(self._commit, runs)):
+        elif self._attempt(self._commit, runs):
             self._settle(runs, None)
             self._attempt(self._rest)
         else:
@@ -205,13 +207,13 @@ class Journal:
             room = min(room, self._writer.size - self._writer.end - HEADER_BYTES)
         return room
 
-    def _attempt(self, step: Callable[[], None]) -> bool:
+    def _attempt(self, step: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> bool:
         """Run a step; if it fails, become read-only.
 
         Also after a bug the thread goes on, to answer appends with errors.
         """
         try:
-            step()
+            step(*args, **kwargs)
         except OSError as error:
             self.failure = f"{error.strerror or error} (errno {error.errno})"
         except Exception as error:
@@ -225,16 +227,21 @@ class Journal:
 
     def _commit(self, runs: list[AppendRun]) -> None:
         """Make one group durable and readable. Raises OSError."""
-        if not any(run.groups for run in runs):
+        for run in runs:
+            if run.groups:
+                break
+        else:
             return
         self._commit_began_ns = self._clock.monotonic_ns()
         writer = self._writer_for(runs[0].block_bytes)
         placed = writer.write(runs)
         if not self._limits.relaxed:
             self._sync(writer)
-        self.stats.commits += 1
-        self.stats.bytes_appended += writer.end - placed[0].offset
-        self.stats.entries_appended += sum(len(block.offsets) for block, _, _ in placed)
+        stats = self.stats
+        stats.commits += 1
+        stats.bytes_appended += writer.end - placed[0].offset
+        for block, _, _ in placed:
+            stats.entries_appended += len(block.offsets)
         self._committed(writer, placed)
         self._commit_began_ns = None
 

@@ -119,11 +119,15 @@ def blocks(runs: Iterable[AppendRun]) -> Iterator[Block]:
         yield _joined(small)
 
 
+def lone_block(run: AppendRun) -> Block:
+    """Return the block of a run that has one for itself."""
+    return Block(run.groups, run.offsets, run.lengths, run.message_counts, [run.data], run.placeholders)
+
+
 def _joined(runs: list[AppendRun]) -> Block:
     """Join runs to one block, in which the rows of each ledger are consecutive."""
     if len(runs) == 1:
-        run = runs[0]
-        return Block(run.groups, run.offsets, run.lengths, run.message_counts, [run.data], run.placeholders)
+        return lone_block(runs[0])
     has_message_counts = any(run.message_counts is not None for run in runs)
     ledgers: dict[int, _Rows] = {}
     pieces: list[_Rows] = []

@@ -115,7 +115,10 @@ class Session:
     def received(self, events: list[Event], lease: Lease | None) -> None:
         """Handle the events of one read, in order. The lease is released with the read's last publish."""
         self._keep_alive.heard()
-        runs_left = sum(type(event) is PublishRun for event in events) if lease is not None else 0
+        runs_left = 0
+        if lease is not None:
+            for event in events:
+                runs_left += type(event) is PublishRun
         for event in events:
             if type(event) is PublishRun:
                 runs_left -= 1

@@ -283,8 +283,12 @@ class Publish:
     # -- to the log and back ------------------------------------------------------------------------------------------
 
     def _append(self, data: Buffer) -> None:
-        stored = [reply for reply in self.replies if type(reply) is Stretch and reply.producer.topic.persistent]
-        groups = [(s.producer.topic.ledger_id, s.first_entry_id, len(s.offsets)) for s in stored]
+        stored: list[Stretch] = []
+        groups: list[tuple[int, int, int]] = []
+        for reply in self.replies:
+            if type(reply) is Stretch and reply.producer.topic.persistent:
+                stored.append(reply)
+                groups.append((reply.producer.topic.ledger_id, reply.first_entry_id, len(reply.offsets)))
         if len(stored) == 1:
             offsets, lengths, counts = stored[0].offsets, stored[0].lengths, stored[0].message_counts
         else:
