@@ -67,6 +67,41 @@ def test_turns_of_many_entries_are_laid_side_by_side_without_changing_their_numb
     assert (world.subscription.unacked, world.subscription.backlog) == (0, 0)
 
 
+@pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, KEY_SHARED])
+def test_consumers_with_the_same_id_are_sent_the_same_frames_by_all_subscriptions(
+    kind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[list[bytes]] = []
+    topic = Topic(batch_of(["k"] * 40))
+    topic.tail.alone.add(0)
+    for others in ({}, {"s": None, "t": None}, {"s": None, "t": None}):
+        monkeypatch.setattr(topic, "subscriptions", others)
+        world = World(topic, kind)
+        _, outlet = world.consumer(permits=25)
+        deliver, frames = outlet.deliver, list[bytes]()
+
+        def deliver_and_look(
+            buffers: Any,  # noqa: ANN401 - as `deliver` takes them
+            *given: Any,  # noqa: ANN401
+            deliver: Any = deliver,  # noqa: ANN401
+            frames: list[bytes] = frames,
+        ) -> None:
+            frames.append(b"".join(buffers))
+            deliver(buffers, *given)
+
+        monkeypatch.setattr(outlet, "deliver", deliver_and_look)
+        world.loop.turn()
+        assert outlet.entry_ids() == list(range(25))
+        world.subscription.flow(world.subscription.consumers[0], 20)
+        world.loop.turn()
+        assert outlet.entry_ids() == list(range(40))
+        sent.append(frames)
+    assert sent[0] == sent[1] == sent[2]
+    found = topic.tail.find(0)
+    assert found is not None
+    assert found[0] is not topic.batch  # It was replaced by its frames.
+
+
 def test_turns_of_batches_are_not_laid_side_by_side() -> None:
     world = World(Topic(batch_of([""] * 300, [1, 2] * 150)), SHARED)
     (_, first), (_, second) = world.consumer(), world.consumer()

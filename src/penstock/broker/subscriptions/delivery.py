@@ -155,7 +155,11 @@ class Delivery:
             if partly:
                 ack_sets = [cursor.ack_set(entry_id) if entry_id in partly else None for entry_id in ids]
         out: list[bytes | bytearray | memoryview] = []
-        nbytes = encode_messages(
+        redeliveries = dispatcher.redelivery_counts(ids)
+        nbytes = 0
+        if redeliveries is None and ack_sets is None and isinstance(rows, range) and len(topic.subscriptions) > 1:
+            nbytes = self._take_frames(out, consumer, batch, rows[:entries])
+        nbytes = nbytes or encode_messages(
             out,
             consumer.consumer_id,
             topic.ledger_id,
@@ -164,7 +168,7 @@ class Delivery:
             batch.data,
             offsets,
             lengths,
-            dispatcher.redelivery_counts(ids),
+            redeliveries,
             consumer.epoch,
             ack_sets,
         )
@@ -186,6 +190,17 @@ class Delivery:
         if dispatcher.individual and topic.persistent:
             dispatcher.sent(consumer, ids, counts, messages)
         return entries
+
+    def _take_frames(
+        self, out: list[bytes | bytearray | memoryview], consumer: Consumer, batch: Batch, rows: range
+    ) -> int:
+        """Append frames that the tail cache has; returns their bytes, or 0 if it has none for this consumer."""
+        topic, to = self._state.topic, (consumer.consumer_id, consumer.epoch)
+        encoded = topic.tail.encoded(batch, topic.partition, to)
+        if encoded is None or encoded.consumer != to:
+            return 0
+        out.append(encoded.frames(rows.start, rows.stop))
+        return len(out[0])
 
     def returned(self, dispatcher: Dispatcher, consumer: Consumer, entry_ids: list[int], messages: int) -> None:
         """Redeliver entries that were queued, but not sent, because their client does not read."""
