@@ -180,3 +180,21 @@ async def test_entries_that_wait_for_a_client_do_not_keep_the_run_they_came_in(t
             assert pinned_bytes(connection) <= connection.out_bytes + max(SENT_BYTES_KEPT, PIECE_BYTES)
         assert books.used_bytes == held
         assert pinned <= held * 1.25
+
+
+@pytest.mark.parametrize("cached", [False, True])
+async def test_batches_of_the_usual_size_come_whole_from_the_arenas_that_they_were_read_into(
+    tmp_path: Path, *, cached: bool
+) -> None:
+    async with running(tmp_path, tail_cache_bytes=8 * MIB if cached else 0) as harness:
+        consumer = await Peer.connected(harness)
+        await consumer.subscribe(EXCLUSIVE, name="reader", permits=1_000)
+        producer = await Peer.producing(harness)
+        payloads = [number.to_bytes(4, "big") * (32 * KIB) for number in range(96)]
+        for first in range(0, len(payloads), 24):
+            await producer.publish(*payloads[first : first + 24])
+        assert await consumer.payloads(len(payloads)) == payloads
+        again = await Peer.connected(harness)
+        await again.subscribe(EXCLUSIVE, name="again", permits=1_000)
+        assert await again.payloads(len(payloads)) == payloads
+        await until(lambda: harness.connections.memory.snapshot(0).used_bytes == 0)

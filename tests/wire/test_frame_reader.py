@@ -181,6 +181,36 @@ def test_a_large_frame_is_read_into_a_buffer_of_its_size_which_the_run_keeps() -
     assert run.data[run.offsets[0] :] == entry
 
 
+def test_a_run_that_fills_enough_of_the_arena_keeps_it_and_says_how_much_is_not_its_data() -> None:
+    frames = [send(1, number, entry=seal(entry_body(bytes([number]) * 20_000))) for number in range(3)]
+    data = b"".join(frames)
+    for kept_bytes_min, kept in ((len(data), True), (len(data) + 1, False), (None, False)):
+        feeder = Feeder()
+        feeder.reader.buffers(feeder.arena)
+        feeder.arena[: len(data) + 9] = data + frames[0][:9]
+        (run,) = feeder.reader.received(feeder.arena, len(data) + 9, kept_bytes_min=kept_bytes_min)
+        assert isinstance(run, PublishRun)
+        assert bytes(run.data) == data
+        assert (isinstance(run.data, memoryview) and run.data.obj is feeder.arena.obj) == kept
+        assert run.unused_bytes == (len(feeder.arena) - len(data)) * kept
+        assert run.charged_bytes == len(data) + run.unused_bytes
+
+        other = memoryview(bytearray(len(feeder.arena)))
+        assert len(feeder.reader.buffers(other)[0]) == len(other) - 9
+        assert bytes(other[:9]) == frames[0][:9]
+
+
+def test_a_large_frame_behind_others_is_copied_once_and_then_has_a_buffer_of_its_own() -> None:
+    small, large = (send(1, number, entry=seal(entry_body(bytes(size)))) for number, size in enumerate((10, 90_000)))
+    feeder = Feeder()
+    feeder.feed(small + large[:100])
+    assert [len(buffer) for buffer in feeder.reader.buffers(feeder.arena)] == [len(feeder.arena) - 100]
+    feeder.feed(large[100:200])
+    assert len(feeder.reader.buffers(feeder.arena)[0]) == len(large) - 200
+    feeder.feed(large[200:])
+    assert len(feeder.heard.rows) == 2
+
+
 def test_memory_for_a_large_frame_is_not_taken_before_its_rest_is_about_to_be_read() -> None:
     feeder = Feeder()
     feeder.read(send(1, 0, entry=seal(entry_body(bytes(200_000))))[:100])

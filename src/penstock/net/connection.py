@@ -210,7 +210,7 @@ class Connection:
     def part(self, reason: str) -> None:
         """Send what is queued, then end our side, and close when the client has ended its own (see `parting`)."""
         if self.is_open and self.closing_reason is None:
-            self._parting = Parting(self._sock, self._loop, self._shared.arena)
+            self._parting = Parting(self._sock, self._loop, self._shared.current_arena)
             self.close_after_flush(reason)
 
     def admit(self) -> None:

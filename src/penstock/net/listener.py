@@ -15,6 +15,7 @@ import socket
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.spare_buffers import SpareBuffers
 from penstock.core.units import KIB
 from penstock.governance.muting import MuteReason
 from penstock.governance.outbound import STUCK_NS
@@ -46,6 +47,9 @@ OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, 
 # File descriptors that are kept for segments, the catalog and the admin port: a log that cannot open its next segment
 # is worse than a client that waits.
 RESERVED_DESCRIPTORS: Final = 128
+
+# Arenas that are kept for the next reads, when no entry in them is used any more: as many as one commit frees.
+ARENAS_SPARE_MAX: Final = 16
 
 # The address of other brokers of this machine, to which limits of clients do not apply.
 PEER: Final = "broker"
@@ -102,11 +106,20 @@ class Connections:
         self._looking = False  # for stalled clients, because connections wait for outbound memory
         self._looking_since_ns = 0
         self._admit = admit or _everybody
-        self.arena = memoryview(bytearray(ARENA_BYTES))
+        self._arenas = SpareBuffers(ARENA_BYTES, ARENAS_SPARE_MAX)
+        self.arena = self._arenas.take()  # what all of them read into, until a run keeps it
         self.turns = CommandScheduler(loop, clock)
         self._open: dict[int, Connection] = {}
         self._addresses: dict[int, str] = {}
         self._of_address: Counter[str] = Counter()
+
+    def current_arena(self) -> memoryview:
+        """Return the arena of now; nobody may hold it when somebody else reads."""
+        return self.arena
+
+    def replace_arena(self) -> None:
+        """Read into another arena from now on: a run keeps this one."""
+        self.arena = self._arenas.take()
 
     def __len__(self) -> int:
         return len(self._open)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Parting:
     """Ends our side of a socket, and reads the other until it ends, too."""
 
-    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop, arena: memoryview) -> None:
+    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop, arena: Callable[[], memoryview]) -> None:
         self._sock = sock
         self._loop = loop
         self._arena = arena
@@ -40,7 +40,7 @@ class Parting:
 
     def _discard(self, ended: Callable[[], None]) -> None:
         try:
-            if self._sock.recv_into(self._arena):
+            if self._sock.recv_into(self._arena()):
                 return
         except (BlockingIOError, InterruptedError):
             return

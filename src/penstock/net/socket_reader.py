@@ -50,7 +50,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # The size of the largest read. Larger reads make longer runs and fewer disk writes.
-ARENA_BYTES: Final = 512 * KIB
+# Four batches of 128 KiB, which is their usual limit, fit with their headers.
+ARENA_BYTES: Final = 528 * KIB
+# A run that fills so much of the arena keeps it, uncopied, and others read into another one.
+KEPT_BYTES_MIN: Final = ARENA_BYTES - ARENA_BYTES // 8
 # The size of the first read, and of a read after one that brought more commands than one turn handles (the others take
 # memory) or very small publishes (their columns take several times their bytes). Reads of other publishers fill it, and
 # then their reads grow; they become smaller again when they bring less than a `_READ_LITTLE`-th.
@@ -82,7 +85,6 @@ class SocketReader:
         self.frames = shared.new_reader(frame_bytes_max=shared.frame_bytes_max, bounds=shared.bounds)
         self._connection = connection
         self._shared = shared
-        self._arena = shared.arena
         self._memory = shared.memory
         self._clock = shared.clock
         self._turns = shared.turns
@@ -99,6 +101,10 @@ class SocketReader:
         self._tls = None
         if self._looking is not None:
             self._looking.cancel()
+
+    @property
+    def _arena(self) -> memoryview:
+        return self._shared.arena
 
     @property
     def _may_act(self) -> bool:
@@ -196,7 +202,13 @@ class SocketReader:
         self._connection.bytes_in += nbytes
         self._connection.read_count += 1
         try:
-            events = frames.received(self._arena, nbytes, commands_max=taken, events_max=EVENTS_MAX)
+            events = frames.received(
+                self._arena,
+                nbytes,
+                commands_max=taken,
+                events_max=EVENTS_MAX,
+                kept_bytes_min=self._kept_bytes_min(nbytes),
+            )
         except ProtocolError as error:
             self._close_for(error)
             return
@@ -213,11 +225,22 @@ class SocketReader:
             self._read_bytes = min(ARENA_BYTES, _READ_GROWTH * self._read_bytes)
         elif nbytes < self._read_bytes // _READ_LITTLE:
             self._read_bytes = max(FIRST_READ_BYTES, self._read_bytes // _READ_GROWTH)
+        if any(type(event) is PublishRun and event.unused_bytes for event in events):
+            self._shared.replace_arena()
         lease = self._settle(nbytes, events)
         if events:
             self._connection.handler.received(events, lease)
         if frames.whole or self._tls is not None:
             self._carry_out(taken)
+
+    def _kept_bytes_min(self, nbytes: int) -> int | None:
+        """Return how long a run must be to keep the arena; None: it must not, because there is no memory for that.
+
+        All of the arena is charged then, and the start of an unfinished frame behind the run as well.
+        """
+        if nbytes < KEPT_BYTES_MIN // 2 or self._memory.available < ARENA_BYTES:
+            return None
+        return KEPT_BYTES_MIN
 
     def _carry_out(self, taken: int) -> None:
         """Handle read commands one by one, as far as this turn allows; `taken` of them were handled already."""

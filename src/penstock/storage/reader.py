@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.crc32c import crc32c
 from penstock.core.errors import ReadFailed
+from penstock.core.spare_buffers import SpareBuffers
 from penstock.storage.files import fill, read_exactly
 from penstock.storage.index import Damage, IndexDamaged, at_or_after
 from penstock.storage.missing_entries import MissingRange
@@ -29,7 +30,6 @@ from penstock.storage.records import HEADER_BYTES, decode_header, decode_table
 from penstock.storage.recovery import bad_entries, find_block
 from penstock.storage.results import Wanted
 from penstock.storage.scattered import BLOCKS_MAX, is_small, is_where, read_scattered
-from penstock.storage.spare_buffers import SpareBuffers
 
 if TYPE_CHECKING:
     from penstock.core.checksum import Buffer
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 # A segment may be recycled between reading the index and reading the file, rarely twice in a row.
 _TRIES_MAX: Final = 8
-# The buffers of large reads: as many as one connection has waiting, and the next read for it.
-_SPARES_MAX: Final = 8
+# The buffers of large reads that are kept, when they are used no more.
+_SPARES_MAX: Final = 6
 
 
 class Reader:
@@ -225,8 +225,8 @@ class Reader:
     def _read_chunk(self, file: File, size: int, offset: int, wanted: Wanted) -> Buffer:
         """Read a chunk, into a spare buffer if it fills half of it. Raises OSError."""
         whole_bytes = self._spares.nbytes
-        if size <= whole_bytes <= min(2 * size, wanted.bytes_left) and (spare := self._spares.take()) is not None:
-            chunk = spare[:size]
+        if size <= whole_bytes <= min(2 * size, wanted.bytes_left):
+            chunk = self._spares.take()[:size]
             fill(file, chunk, offset)
             wanted.leave(whole_bytes - size)
             return chunk

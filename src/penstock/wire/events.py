@@ -37,7 +37,8 @@ class PublishRun:
     """Consecutive SEND frames of one read; row `i` of every column is the `i`-th frame.
 
     Attributes:
-        data: the frames, contiguous. A large frame that came alone keeps the buffer it was read into. In a proxy it
+        data: the frames, contiguous. A large frame that came alone, and a run that fills most of the arena, keep the
+            buffer they were read into. In a proxy it
             is a view of what was read (`wire.relayed`).
         producer_ids: the producer of each entry.
         sequence_ids: the producer's sequence id.
@@ -49,6 +50,7 @@ class PublishRun:
         corrupt: rows whose checksum does not match, or whose metadata does not fit into the frame; ascending.
         refused: rows with implausible metadata, and why.
         rare: rows whose command has more fields than the columns, and the command.
+        unused_bytes: of a run that keeps the buffer it was read into: how much of that is not its data.
     """
 
     data: bytes | memoryview
@@ -62,10 +64,11 @@ class PublishRun:
     corrupt: list[int] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
     rare: dict[int, CommandSend] = field(default_factory=dict)
+    unused_bytes: int = 0
 
     @property
     def column_bytes(self) -> int:
-        """The memory of the run besides its data; 0 while that is less than an eighth of it."""
+        """The memory of the run besides its data; columns count only if they take more than an eighth of it."""
         row_bytes = ROW_BYTES
         if self.message_counts is not None:
             row_bytes += COLUMN_BYTES
@@ -74,8 +77,9 @@ class PublishRun:
         columns = row_bytes * len(self.offsets)
         if self.unsealed:
             columns += len(self.data)  # Unsealed entries are copied to add their checksums.
-        if columns <= len(self.data) >> _UNCOUNTED_SHIFT:
-            return 0
+        columns += self.unused_bytes
+        if columns - self.unused_bytes <= len(self.data) >> _UNCOUNTED_SHIFT:
+            return self.unused_bytes
         ids = self.producer_ids
         return columns if ids.count(ids[0]) == len(ids) else columns + STRETCH_BYTES * len(set(ids))
 

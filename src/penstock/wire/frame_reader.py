@@ -10,7 +10,8 @@ Theory of operation
 
 All connections of a loop read into one arena, one after another, so no connection may leave bytes there. The start of
 an unfinished frame is copied and put back before the next read. A large frame would be copied again and again, so it
-gets a buffer of exactly its size, which the publish run then keeps. That buffer is created when the rest is about to be
+gets a buffer of exactly its size, which the publish run then keeps, unless it is likely to end in the next read. That
+buffer is created when the rest is about to be
 read, not when the size is known: until the owner has found memory for the rest, only the bytes that have arrived are
 held.
 
@@ -51,6 +52,9 @@ GREETING_BYTES_MAX: Final = 136 * KIB
 # From this size on, an unfinished frame gets its own buffer. Below, copying its start costs less than an allocation and
 # a scatter read.
 LARGE_FRAME_BYTES: Final = 64 * 1024
+# Up to this size, that is so only if it did not begin behind other frames: a client that sends one after another is
+# about to send the rest, and copying its start costs less than memory of its own.
+_CARRIED_BYTES_MAX: Final = 192 * KIB
 
 # The first bytes of PING and PONG, which do not wait behind other commands.
 _SIGNS_OF_LIFE: Final = frozenset((b"\x08\x12", b"\x08\x13"))
@@ -78,8 +82,8 @@ class FrameReader:
     """
 
     __slots__ = (
-        "_bounds", "_carried", "_connected", "_exact", "_frame_bytes_max", "_kept", "_pos", "_view", "admitted",
-        "held_bytes", "missing_bytes", "whole",
+        "_alone", "_bounds", "_carried", "_connected", "_exact", "_frame_bytes_max", "_kept", "_kept_bytes_min", "_pos",
+        "_view", "admitted", "held_bytes", "missing_bytes", "whole",
     )  # fmt: skip
 
     def __init__(self, *, frame_bytes_max: int, bounds: Bounds = BOUNDS) -> None:
@@ -91,6 +95,8 @@ class FrameReader:
         self._bounds = bounds
         self._frame_bytes_max = frame_bytes_max
         self._connected = False  # whether the first frame has come and was CONNECT
+        self._kept_bytes_min: int | None = None  # see `received`
+        self._alone = True  # whether nothing came before the unfinished frame in the same read
         self._carried = b""  # the start of an unfinished frame, or
         self._exact: memoryview | None = None  # a buffer of its size, filled up to `held_bytes`, or
         self._view = _NOTHING  # while `whole`: frames from `_pos` on
@@ -111,7 +117,7 @@ class FrameReader:
         """
         if self._exact is None and self.held_bytes >= _SIZE_BYTES:
             frame_bytes = self.held_bytes + self.missing_bytes
-            if frame_bytes > LARGE_FRAME_BYTES:
+            if frame_bytes > LARGE_FRAME_BYTES and (self._alone or frame_bytes > _CARRIED_BYTES_MAX):
                 self._exact = self._buffer(frame_bytes)
                 self._exact[: self.held_bytes] = self._carried
                 self._carried = b""
@@ -125,7 +131,13 @@ class FrameReader:
         return anonymous_memory(nbytes)
 
     def received(
-        self, arena: memoryview, nbytes: int, *, commands_max: int = _ALL, events_max: int = _ALL
+        self,
+        arena: memoryview,
+        nbytes: int,
+        *,
+        commands_max: int = _ALL,
+        events_max: int = _ALL,
+        kept_bytes_min: int | None = None,
     ) -> list[Event]:
         """Decode what a read of `nbytes` brought into `buffers(arena)`; events do not refer to the arena.
 
@@ -135,6 +147,8 @@ class FrameReader:
             commands_max: stop after this many commands. Acknowledgements without a response, FLOW, PING, PONG and SENDs
                 do not count. A command in a buffer of its own is decoded in any case.
             events_max: stop after this many events.
+            kept_bytes_min: a run of at least so many bytes refers to the arena after all, and has `unused_bytes`; then
+                it must not be written to any more.
 
         Raises:
             ProtocolError: the client does not follow the protocol. The connection must be closed; the events before the
@@ -152,7 +166,9 @@ class FrameReader:
             self._cut(exact, 0, len(exact), events, keep=exact)
             end = nbytes - self.missing_bytes
         self._view, self._pos, self._kept = arena[:end], 0, False
+        self._kept_bytes_min = kept_bytes_min
         self._advance(events, commands_max, events_max)
+        self._kept_bytes_min = None
         return events
 
     def more(self, *, commands_max: int = _ALL, events_max: int = _ALL) -> list[Event]:
@@ -187,10 +203,11 @@ class FrameReader:
         if self.whole:
             self._pos, self.held_bytes, self.missing_bytes = pos, end - pos, 0
         else:
-            self._carry(view[pos:end])
+            self._carry(view[pos:end], alone=pos == 0)
             self._view = _NOTHING
 
-    def _carry(self, unfinished: memoryview) -> None:
+    def _carry(self, unfinished: memoryview, *, alone: bool) -> None:
+        self._alone = alone
         self._carried = bytes(unfinished)
         self.held_bytes = len(unfinished)
         if not unfinished:
@@ -221,7 +238,11 @@ class FrameReader:
             start = bytes(view[pos + 8 : pos + 10]) if self._connected else b""
             if start == SEND_START and len(events) < events_max and sends:
                 run, nbytes = decode_sends(
-                    view[pos:end], frame_bytes_max=self._size_max(), bounds=self._bounds, keep=keep
+                    view[pos:end],
+                    frame_bytes_max=self._size_max(),
+                    bounds=self._bounds,
+                    keep=keep,
+                    kept_bytes_min=self._kept_bytes_min,
                 )
                 if run is not None:
                     events.append(run)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.checksum import SEAL_BYTES, SEAL_MAGIC, Buffer
 from penstock.core.crc32c import crc32c
+from penstock.core.spare_buffers import kept_bytes
 from penstock.wire import codec
 from penstock.wire.batch_counts import METADATA_WALKED_BYTES_MAX, Implausible, check_fields, message_count
 from penstock.wire.bounds import BOUNDS, Bounds, OutOfBounds
@@ -52,6 +53,7 @@ def decode_sends(
     frame_bytes_max: int,
     bounds: Bounds = BOUNDS,
     keep: memoryview | None = None,
+    kept_bytes_min: int | None = None,
     relayed: bool = False,
 ) -> tuple[PublishRun | None, int]:
     """Decode the consecutive SEND frames at the beginning of `view`.
@@ -64,6 +66,7 @@ def decode_sends(
         bounds: limits for a SEND with more than the usual fields.
         keep: the buffer behind `view`, if that is one complete frame in a buffer of its own: the run keeps it,
             uncopied.
+        kept_bytes_min: a run of at least so many bytes keeps the buffer behind `view` as well, and has `unused_bytes`.
         relayed: for a proxy: checksums are left to the broker, and the run refers to `view`.
 
     Returns:
@@ -113,7 +116,7 @@ def decode_sends(
             pos = _parse_rows(rows, layout, view, pos, frame_bytes_max, bounds)
             if pos == first:
                 break
-    return rows.finish(view, pos, keep), pos
+    return rows.finish(view, pos, keep, kept_bytes_min), pos
 
 
 def decode_send(
@@ -186,13 +189,18 @@ class _Rows:
             if count > 1:
                 self.counts[row] = count
 
-    def finish(self, view: memoryview, stop: int, keep: memoryview | None) -> PublishRun | None:
+    def finish(
+        self, view: memoryview, stop: int, keep: memoryview | None, kept_bytes_min: int | None = None
+    ) -> PublishRun | None:
         """Return the run, with its own copy of the frames up to `stop` or uncopied; None if it has no rows."""
         run = self.run
         if not run.offsets:
             return None
         if keep is not None:
             run.data = keep
+        elif kept_bytes_min is not None and stop >= kept_bytes_min and not run.unsealed:
+            run.data = view[:stop]
+            run.unused_bytes = max(1, kept_bytes(run.data) - stop)
         else:
             run.data = view[:stop] if self.relayed else bytes(view[:stop])
         if self.counts:

@@ -27,6 +27,7 @@ from penstock.broker.publishing.sequence_ids import NEVER, Verdict
 from penstock.broker.subscriptions.tail import COLUMNS_BYTES
 from penstock.core.checksum import seal
 from penstock.core.errors import PenstockError, WireCode
+from penstock.core.spare_buffers import kept_bytes
 from penstock.storage.entry_log import AppendRun, Batch
 from penstock.wire import codec
 from penstock.wire.runs import encode_receipts
@@ -336,7 +337,7 @@ class Publish:
                     cached.append((topic.tail, _batch(reply, data)))
         if cached:
             rows = sum(len(batch.offsets) for _, batch in cached)
-            self._services.tail_cache.add(cached, len(data) + COLUMNS_BYTES * rows)
+            self._services.tail_cache.add(cached, kept_bytes(data) + COLUMNS_BYTES * rows)
 
     def _send_receipts(self) -> None:
         connection = self.session.connection

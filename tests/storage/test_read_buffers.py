@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+from penstock.core.spare_buffers import SpareBuffers
 from penstock.core.units import KIB, MIB
 from penstock.storage.limits import LogLimits
-from penstock.storage.spare_buffers import SpareBuffers
 from tests.storage.logs import MemoryLog
 
 LIMITS = LogLimits(segment_bytes=16 * MIB, run_bytes_max=2 * MIB, read_bytes=MIB)
@@ -13,20 +13,22 @@ ENTRY = 100 * KIB
 
 
 def test_a_buffer_is_used_again_when_no_view_of_it_is_left() -> None:
-    spares = SpareBuffers(64, most=2)
+    spares = SpareBuffers(64, spares_max=1)
     first = spares.take()
-    assert first is not None
-    part, buffer = first[10:20], first.obj
-    first.release()
+    first[:] = bytes(range(64))
+    part = first[10:20]
+    del first
+    assert spares.spares == 0
     second = spares.take()
-    assert second is not None
-    assert second.obj is not buffer
-    assert spares.take() is None
-    part.release()
-    again = spares.take()
-    assert again is not None
-    assert (again.obj is buffer, len(again)) == (True, 64)
-    assert spares.take() is None
+    second[:] = bytes(64)
+    assert bytes(part) == bytes(range(10, 20))
+    del part
+    assert spares.spares == 1
+    third = spares.take()
+    assert (bytes(third), spares.spares) == (bytes(range(64)), 0)
+    third[:] = bytes(64)
+    del second, third
+    assert spares.spares == 1
 
 
 def test_entries_of_a_read_stay_as_they_are_while_others_are_read() -> None:
