@@ -37,6 +37,25 @@ def alternating(memory: MemoryLog, runs: int, per_run: int, size: int = 400, *, 
     return sent
 
 
+def sorted_together(memory: MemoryLog, runs: int, per_run: int) -> list[bytes]:
+    """Append packed runs of twenty ledgers, two in each commit, so that they share a block; return those of each."""
+    sent = entries(0, runs * per_run, 400)
+    for row in range(runs):
+        first = row * per_run
+        run = run_of([(ledger_id, first, sent[first : first + per_run]) for ledger_id in LEDGERS], between=b"")
+        run.packed = True
+        memory.log.append(run)
+        if row % 2:
+            memory.log.commit()
+    return sent
+
+
+def stored(memory: MemoryLog, how: str) -> list[bytes]:
+    if how == "trickling":
+        return trickling(memory, 40)
+    return sorted_together(memory, 8, 6) if how == "sorted" else alternating(memory, 6, 8, counts=how == "with counts")
+
+
 def trickling(memory: MemoryLog, number: int) -> list[bytes]:
     """Append the entries of twenty ledgers in turns, each in a commit of its own; return those of each ledger."""
     sent = entries(0, number, size=400)
@@ -107,10 +126,10 @@ def test_a_reader_that_stops_early_gives_its_buffer_back() -> None:
 
 
 @pytest.mark.parametrize("cached", [True, False], ids=["cached", "not cached"])
-@pytest.mark.parametrize("how", ["alternating", "with counts", "trickling"])
+@pytest.mark.parametrize("how", ["alternating", "with counts", "sorted", "trickling"])
 def test_a_ledger_between_others_is_read_whole_and_in_few_batches(how: str, *, cached: bool) -> None:
     with MemoryLog(LIMITS) as memory:
-        sent = trickling(memory, 40) if how == "trickling" else alternating(memory, 6, 8, counts=how == "with counts")
+        sent = stored(memory, how)
         if not cached:
             memory.files.on_read = lambda _path, size, _offset: size
         result = memory.log.read(7, 0, bytes_max=2**30, entries_max=2**30)
@@ -140,10 +159,10 @@ def test_only_the_entries_of_one_ledger_are_read_from_the_disk() -> None:
         assert read <= sum(map(len, sent)) + 10 * 4 * KIB  # What was wanted, and a table for each block.
 
 
-@pytest.mark.parametrize("how", ["alternating", "trickling"])
+@pytest.mark.parametrize("how", ["alternating", "sorted", "trickling"])
 def test_of_entries_between_others_only_the_damaged_one_is_lost(how: str) -> None:
     with MemoryLog(LIMITS) as memory:
-        sent = trickling(memory, 40) if how == "trickling" else alternating(memory, 6, 8)
+        sent = stored(memory, how)
         path = memory.segment()
         file = memory.files.open(path)
         content = file.read(file.size(), 0)

@@ -42,16 +42,20 @@ def is_sealed(entry: Buffer) -> bool:
     return int.from_bytes(view[2:6], "big") == crc32c(view[6:])
 
 
-def all_sealed(entries: Iterable[bytes]) -> bool:
-    """Return whether all these entries are sealed. For many small ones.
+def all_sealed(data: bytes, lengths: Iterable[int]) -> bool:
+    """Return whether all these entries, which follow one another in `data`, are sealed. For many small ones.
 
     Budget: 0.6 µs per entry of 1 KiB on one core.
     """
-    for entry in entries:
-        if len(entry) < SEAL_BYTES:
+    begin = 0
+    for length in lengths:
+        end = begin + length
+        if length < SEAL_BYTES:
             return False
-        magic, crc = _SEAL.unpack_from(entry)
-        body = entry[SEAL_BYTES:] if len(entry) <= _COPIED_BYTES_MAX else memoryview(entry)[SEAL_BYTES:]
+        magic, crc = _SEAL.unpack_from(data, begin)
+        rest = slice(begin + SEAL_BYTES, end)
+        body = data[rest] if length <= _COPIED_BYTES_MAX else memoryview(data)[rest]
         if magic != _MAGIC_NUMBER or crc32c(body) != crc:
             return False
+        begin = end
     return True

@@ -66,7 +66,7 @@ class ReadResult:
 
 
 # Copies of small entries are joined to batches of about this size.
-_JOINED_BYTES_MAX: Final = 128 * KIB
+_JOINED_BYTES_MAX: Final = 512 * KIB
 
 
 class _Open:
@@ -99,14 +99,14 @@ class _Parts:
     def may_take(self, entry_id: int, nbytes: int, *, has_counts: bool) -> bool:
         return (
             self._nbytes + nbytes <= _JOINED_BYTES_MAX
-            and self._first + len(self._parts) == entry_id
+            and self._first + len(self._lengths) == entry_id
             and (self._counts is not None) == has_counts
         )
 
-    def take(self, parts: Sequence[bytes], lengths: Sequence[int], counts: Sequence[int] | None, nbytes: int) -> None:
-        self._parts += parts
+    def take(self, data: bytes, lengths: Sequence[int], counts: Sequence[int] | None) -> None:
+        self._parts.append(data)
         self._lengths += lengths
-        self._nbytes += nbytes
+        self._nbytes += len(data)
         if self._counts is not None and counts is not None:
             self._counts += counts
 
@@ -179,17 +179,20 @@ class Wanted:
         offsets = [offset + base for offset in table.offsets[begin:end]]
         self.add(data, range(first + skipped, first + count), offsets, lengths, counts, bad)
 
-    def gather(self, parts: Sequence[bytes], lengths: Sequence[int], counts: Sequence[int] | None) -> None:
-        """Add the next entries, as many as `fit` has returned. Small ones are copied together."""
-        if not parts:
+    def gather(self, data: bytes, lengths: Sequence[int], counts: Sequence[int] | None) -> None:
+        """Add the next entries, which follow one another in `data`: as many as `fit` has returned.
+
+        Small ones are copied together.
+        """
+        if not lengths:
             return
-        nbytes, gathered = sum(lengths), self._parts
+        nbytes, gathered = len(data), self._parts
         if gathered is None or not gathered.may_take(self.entry_id, nbytes, has_counts=counts is not None):
             self._join()
             gathered = self._parts = _Parts(self.entry_id, has_counts=counts is not None)
-        gathered.take(parts, lengths, counts, nbytes)
-        self.go_on_at(self.entry_id + len(parts))
-        self._took(len(parts), nbytes)
+        gathered.take(data, lengths, counts)
+        self.go_on_at(self.entry_id + len(lengths))
+        self._took(len(lengths), nbytes)
 
     def _join(self) -> None:
         if self._parts is not None:

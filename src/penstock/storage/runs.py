@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.core.units import KIB
+from penstock.core.units import KIB, MIB
 from penstock.storage.records import block_bytes
 
 if TYPE_CHECKING:
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 # Smaller runs share a block: fewer blocks mean less to write, to index and to read. Larger blocks would gain nothing,
 # and cost more when only a few entries of one are read.
 JOINED_BYTES_MAX: Final = 256 * KIB
+# Larger runs of the same ledgers share a block, too, if that brings the entries of a ledger together: a reader then has
+# one place in this many bytes instead of one in each run.
+SORTED_BYTES_MAX: Final = 2 * MIB
+# With fewer entries of each ledger, sorting costs as much as handling each of them once more.
+_SORTED_ENTRIES_MIN: Final = 4
 
 
 class AppendRun:
@@ -39,12 +44,15 @@ class AppendRun:
     `placeholders`: the entries stand for lost ones that were copied from another log. They are written so that each is
     damage where it is read: its id is used, and it is named and counted as the lost entry was.
 
+    `packed`: there are no bytes between the entries; they follow one another in `data` as the rows do.
+
     A run without groups writes nothing. If it has no owner, its `done` means that everything appended before is
     settled.
     """
 
     __slots__ = (
-        "block_bytes", "data", "done", "groups", "lengths", "message_counts", "offsets", "owner", "placeholders"
+        "block_bytes", "data", "done", "groups", "lengths", "message_counts", "offsets", "owner", "packed",
+        "placeholders",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +66,7 @@ class AppendRun:
         done: Callable[[AppendRun, PenstockError | None], None],
         owner: int | None = None,
         placeholders: bool = False,
+        packed: bool = False,
     ) -> None:
         self.groups = groups
         self.offsets = offsets
@@ -67,6 +76,7 @@ class AppendRun:
         self.done = done
         self.owner = owner
         self.placeholders = placeholders
+        self.packed = packed
         # The bytes that this run takes in a segment.
         self.block_bytes = (
             block_bytes(len(groups), len(offsets), len(data), has_message_counts=message_counts is not None)
@@ -105,18 +115,20 @@ class Block(NamedTuple):
 
 def blocks(runs: Iterable[AppendRun]) -> Iterator[Block]:
     """Yield the blocks to write for `runs`, in order. Runs without entries are left out."""
-    small: list[AppendRun] = []
-    size = 0
+    joined: list[AppendRun] = []
+    size, sortable = 0, True
     for run in runs:
         if not run.groups:
             continue
-        if small and (size + len(run.data) > JOINED_BYTES_MAX or run.placeholders or small[0].placeholders):
-            yield _joined(small)
-            small, size = [], 0
-        small.append(run)
         size += len(run.data)
-    if small:
-        yield _joined(small)
+        is_sortable = _is_sortable(run)
+        if joined and not _may_join(joined[0], run, size, sortable=sortable and is_sortable):
+            yield _joined(joined, sort=sortable)
+            joined, size, sortable = [], len(run.data), True
+        joined.append(run)
+        sortable = sortable and is_sortable
+    if joined:
+        yield _joined(joined, sort=sortable)
 
 
 def lone_block(run: AppendRun) -> Block:
@@ -124,8 +136,21 @@ def lone_block(run: AppendRun) -> Block:
     return Block(run.groups, run.offsets, run.lengths, run.message_counts, [run.data], run.placeholders)
 
 
-def _joined(runs: list[AppendRun]) -> Block:
-    """Join runs to one block, in which the rows of each ledger are consecutive."""
+def _may_join(first: AppendRun, run: AppendRun, size: int, *, sortable: bool) -> bool:
+    """Return whether a run may be in the block of so many bytes that begins with `first`."""
+    if run.placeholders or first.placeholders:
+        return False
+    same_columns = (run.message_counts is None) == (first.message_counts is None)
+    return size <= JOINED_BYTES_MAX or (sortable and same_columns and size <= SORTED_BYTES_MAX)
+
+
+def _is_sortable(run: AppendRun) -> bool:
+    """Return whether a run has several ledgers, with several entries of each in one place."""
+    return run.packed and len(run.lengths) >= _SORTED_ENTRIES_MIN * len(run.groups) > _SORTED_ENTRIES_MIN
+
+
+def _joined(runs: list[AppendRun], *, sort: bool) -> Block:
+    """Join runs to one block, in which the rows of each ledger are consecutive; `sort`: and their bytes, too."""
     if len(runs) == 1:
         return lone_block(runs[0])
     has_message_counts = any(run.message_counts is not None for run in runs)
@@ -134,37 +159,50 @@ def _joined(runs: list[AppendRun]) -> Block:
     base = 0
     for run in runs:
         row = 0
+        view, stops = memoryview(run.data), [*run.offsets, len(run.data)] if sort else ()
         for ledger_id, first_entry, count in run.groups:
             rows = ledgers.get(ledger_id)
-            if rows is None or rows.first_entry + len(rows.offsets) != first_entry:
+            if rows is None or rows.end_entry != first_entry:
                 rows = ledgers[ledger_id] = _Rows(ledger_id, first_entry)
                 pieces.append(rows)
             end = row + count
-            rows.offsets += [offset + base for offset in run.offsets[row:end]]
+            rows.end_entry = first_entry + count
             rows.lengths += run.lengths[row:end]
+            if sort:
+                rows.data.append(view[stops[row] : stops[end]])
+            else:
+                rows.offsets += [offset + base for offset in run.offsets[row:end]]
             if has_message_counts:
                 rows.message_counts += run.message_counts[row:end] if run.message_counts is not None else [1] * count
             row = end
         base += len(run.data)
+    lengths = list(chain.from_iterable(rows.lengths for rows in pieces))
+    if sort:
+        offsets = list(accumulate(lengths[:-1], initial=0))
+        data: list[Buffer] = list(chain.from_iterable(rows.data for rows in pieces))
+    else:
+        offsets = list(chain.from_iterable(rows.offsets for rows in pieces))
+        data = [run.data for run in runs]
     return Block(
-        groups=[(rows.ledger_id, rows.first_entry, len(rows.offsets)) for rows in pieces],
-        offsets=list(chain.from_iterable(rows.offsets for rows in pieces)),
-        lengths=list(chain.from_iterable(rows.lengths for rows in pieces)),
+        groups=[(rows.ledger_id, rows.first_entry, len(rows.lengths)) for rows in pieces],
+        offsets=offsets,
+        lengths=lengths,
         message_counts=list(chain.from_iterable(rows.message_counts for rows in pieces))
         if has_message_counts
         else None,
-        data=[run.data for run in runs],
+        data=data,
     )
 
 
 class _Rows:
     """Rows of consecutive entries of one ledger, for a joined block."""
 
-    __slots__ = ("first_entry", "ledger_id", "lengths", "message_counts", "offsets")
+    __slots__ = ("data", "end_entry", "first_entry", "ledger_id", "lengths", "message_counts", "offsets")
 
     def __init__(self, ledger_id: int, first_entry: int) -> None:
         self.ledger_id = ledger_id
-        self.first_entry = first_entry
+        self.first_entry = self.end_entry = first_entry
+        self.data: list[Buffer] = []  # if they are sorted, instead of offsets
         self.offsets: list[int] = []
         self.lengths: list[int] = []
         self.message_counts: list[int] = []

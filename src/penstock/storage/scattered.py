@@ -10,7 +10,8 @@ Where: `Reader`, for spans of which less than half of the block is wanted, and f
 
 from __future__ import annotations
 
-from itertools import islice
+from bisect import bisect_right
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.core.checksum import all_sealed
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 # Most fronts are smaller: one read gets header and table.
 _FRONT_BYTES_MIN: Final = 4 * KIB
+# Of an entry in a table.
+_ROW_BYTES: Final = 8
 # So many blocks make a group.
 BLOCKS_MAX: Final = 64
 
@@ -63,26 +66,29 @@ def read_scattered(
     `read_doubtful` is called for a block that is not as written. Raises OSError, after adding the entries before.
     """
     found, error = _find(file, segment_id, spans, wanted, ranges)
-    apart = ranges.read(file, _ranges(found, wanted))
-    for rows in found:
+    places = _places(found, wanted)
+    apart = ranges.read(file, [one for _, several in places for one in several])
+    for rows, (number, several) in zip(found, places, strict=False):
         if wanted.full:
             return
         if rows.offsets is not None:
             if rows.first_entry != wanted.entry_id:
                 return  # The index is not as the blocks are.
-            lengths = rows.lengths if rows.parts is None else list(map(len, rows.parts))
-            fit = wanted.fit(lengths)
-            parts = list(islice(apart, fit)) if rows.parts is None else rows.parts[:fit]
-            if all_sealed(parts):
-                fit = len(parts)  # Fewer, if others were found to be damaged.
-                wanted.gather(parts, lengths[:fit], rows.message_counts and rows.message_counts[:fit])
+            # Fewer than fit were read if others were found to be damaged.
+            fit = min(wanted.fit(rows.lengths), number)
+            lengths = rows.lengths[:fit]
+            data = b"".join(islice(apart, len(several) if fit else 0) if rows.parts is None else rows.parts[:fit])
+            if fit < number and rows.parts is None:
+                data = data[: sum(lengths)]
+            if all_sealed(data, lengths):
+                wanted.gather(data, lengths, rows.message_counts and rows.message_counts[:fit])
                 continue
         for row, span in enumerate(rows.spans):
             # `fit` may have found the limits reached by entries that are damaged.
             if row and (wanted.entry_id != span.first_entry or min(wanted.bytes_left, wanted.entries_left) <= 0):
                 return
             read_doubtful(span)
-    if error is not None and not wanted.full:
+    if error is not None and not wanted.full and len(places) == len(found):
         raise error
 
 
@@ -90,10 +96,9 @@ def _find(
     file: File, segment_id: int, spans: Sequence[Span], wanted: Wanted, ranges: RangeReader
 ) -> tuple[list[_Found], OSError | None]:
     """Read tables; return the wanted rows of each block, up to the first failed read."""
-    sizes = (span.block_bytes if is_small(span) else _front_bytes(span) for span in spans)
-    fronts = ranges.read(file, [(span.block_offset, size) for span, size in zip(spans, sizes, strict=True)])
+    fronts = ranges.read(file, [_front(span) for span in spans])
     found: list[_Found] = []
-    singles: list[bytes] | None = None  # the entries of the last element
+    singles: tuple[list[bytes], list[int]] | None = None  # the entries of the last element, and their lengths
     entry_id, ledger_id = wanted.entry_id, wanted.ledger_id
     for span in spans:
         try:
@@ -102,10 +107,11 @@ def _find(
                 single = decode_single(front, segment_id, span.block_offset, span.block_bytes, ledger_id, entry_id)
                 if single is not None:
                     if singles is None:
-                        singles = []
-                        found.append(_Found([], entry_id, (), [], None, singles))
+                        singles = [], []
+                        found.append(_Found([], entry_id, (), singles[1], None, singles[0]))
                     found[-1].spans.append(span)
-                    singles.append(single)
+                    singles[0].append(single)
+                    singles[1].append(len(single))
                     entry_id += 1
                     continue
             singles = None
@@ -149,9 +155,16 @@ def _consecutive(span: Span, tables: list[Rows], base: int, entry_id: int) -> _F
     return _Found([span], first_entry, offsets, lengths, counts or None)
 
 
-def _front_bytes(span: Span) -> int:
-    """Return how much of a block probably has its table: that of entries of half a kilobyte."""
-    return min(span.block_bytes, max(_FRONT_BYTES_MIN, span.block_bytes // 64))
+def _front(span: Span) -> Range:
+    """Return what of a block is read first: all of a small one, else what probably has its table.
+
+    That is so if all entries of the block are about as large as these.
+    """
+    if is_small(span):
+        return span.block_offset, span.block_bytes
+    entries = span.block_bytes * span.entries // max(span.entry_bytes, 1)
+    size = min(span.block_bytes, max(_FRONT_BYTES_MIN, _ROW_BYTES * entries + _FRONT_BYTES_MIN // 2))
+    return span.block_offset, size
 
 
 def is_where(header: Header, segment_id: int, span: Span) -> bool:
@@ -159,19 +172,37 @@ def is_where(header: Header, segment_id: int, span: Span) -> bool:
     return (header.segment_id, header.offset, header.block_bytes) == (segment_id, span.block_offset, span.block_bytes)
 
 
-def _ranges(found: Sequence[_Found], wanted: Wanted) -> list[Range]:
-    """Return where the entries are that were not read yet, as many as are wanted."""
+def _places(found: Sequence[_Found], wanted: Wanted) -> list[tuple[int, list[Range]]]:
+    """Return how many rows of each of these are wanted, and where those are that were not read yet.
+
+    Rows beyond what is wanted are left out, but the first one is not.
+    """
     bytes_left, entries_left = wanted.bytes_left, wanted.entries_left
-    ranges: list[Range] = []
+    places: list[tuple[int, list[Range]]] = []
     for rows in found:
-        lengths = rows.lengths if rows.parts is None else list(map(len, rows.parts))
-        fit = min(entries_left, len(lengths))
-        bytes_left -= sum(lengths[:fit])
+        fit = min(entries_left, len(rows.lengths))
+        nbytes = sum(rows.lengths[:fit])
+        if nbytes > bytes_left:
+            fit = max(bisect_right(list(accumulate(rows.lengths[:fit])), bytes_left), not places)
+        read = rows.parts is not None or rows.offsets is None or not fit
+        places.append((fit, [] if read else _joined(rows.offsets[:fit], rows.lengths[:fit])))  # type: ignore[index]
+        bytes_left -= nbytes
         entries_left -= fit
-        if rows.parts is None and rows.offsets is not None:
-            ranges += zip(rows.offsets[:fit], lengths[:fit], strict=True)
         if bytes_left <= 0 or entries_left <= 0:
             break
-    while len(ranges) > 1 and bytes_left < 0:
-        bytes_left += ranges.pop()[1]
+    return places
+
+
+def _joined(offsets: Sequence[int], lengths: Sequence[int]) -> list[Range]:
+    """Return where these entries are; entries that follow one another are one range."""
+    start = offsets[0]
+    ends = list(accumulate(lengths, initial=start))
+    if ends[:-1] == list(offsets):  # Usually: a run's entries of one topic are written together.
+        return [(start, ends[-1] - start)]
+    ranges: list[Range] = []
+    for offset, length in zip(offsets, lengths, strict=True):
+        if ranges and sum(ranges[-1]) == offset:
+            ranges[-1] = (ranges[-1][0], ranges[-1][1] + length)
+        else:
+            ranges.append((offset, length))
     return ranges

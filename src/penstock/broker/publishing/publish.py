@@ -19,10 +19,11 @@ Budget: 4 µs of the whole process per 1 KiB entry of one producer, 5 µs with f
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import itemgetter
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.broker.publishing import publish_checks
+from penstock.broker.publishing.by_producer import Entries, by_producer
 from penstock.broker.publishing.sequence_ids import NEVER, Verdict
 from penstock.broker.subscriptions.tail import COLUMNS_BYTES
 from penstock.core.checksum import seal
@@ -75,16 +76,6 @@ class Refusal(NamedTuple):
     message: str
 
 
-class Entries(NamedTuple):
-    """Columns of a run, limited to one producer's rows."""
-
-    sequence_ids: Sequence[int]
-    highest: Sequence[int] | None
-    offsets: Sequence[int]
-    lengths: Sequence[int]
-    message_counts: Sequence[int] | None
-
-
 MISNUMBERED: Final = publish_checks.Reason(
     WireCode.METADATA_ERROR, "sequence_id is above highest_sequence_id, with which its batch ends"
 )
@@ -124,7 +115,7 @@ class Publish:
         data: Buffer = run.data
         if run.unsealed:
             data = _seal_rows(run)
-        self._data = data
+        self._data, packed = data, False
         producer_ids = run.producer_ids
         first = producer_ids[0]
         if run.corrupt or run.rare or run.refused:
@@ -132,26 +123,11 @@ class Publish:
         elif producer_ids.count(first) == len(producer_ids):
             self._add(first, run.sequence_ids, run.highest, run.offsets, run.lengths, run.message_counts)
         else:
-            self._split_by_producer(run)
-        self._append(data)
-
-    def _split_by_producer(self, run: PublishRun) -> None:
-        rows_of: dict[int, list[int]] = {}
-        for row, producer_id in enumerate(run.producer_ids):
-            if producer_id in rows_of:
-                rows_of[producer_id].append(row)
-            else:
-                rows_of[producer_id] = [row]
-        for producer_id, rows in rows_of.items():
-            pick = itemgetter(*rows) if len(rows) > 1 else _single(rows[0])
-            self._add(
-                producer_id,
-                pick(run.sequence_ids),
-                None if run.highest is None else pick(run.highest),
-                pick(run.offsets),
-                pick(run.lengths),
-                None if run.message_counts is None else pick(run.message_counts),
-            )
+            self._data, parts = by_producer(run, data)
+            packed = self._data is not data
+            for producer_id, entries in parts:
+                self._add(producer_id, *entries)
+        self._append(self._data, packed=packed)
 
     def _split_row_by_row(self, run: PublishRun) -> None:
         """The slow path, for runs with refused entries between valid ones."""
@@ -283,7 +259,7 @@ class Publish:
 
     # -- to the log and back ------------------------------------------------------------------------------------------
 
-    def _append(self, data: Buffer) -> None:
+    def _append(self, data: Buffer, *, packed: bool) -> None:
         stored: list[Stretch] = []
         groups: list[tuple[int, int, int]] = []
         for reply in self.replies:
@@ -293,8 +269,8 @@ class Publish:
         if len(stored) == 1:
             offsets, lengths, counts = stored[0].offsets, stored[0].lengths, stored[0].message_counts
         else:
-            offsets = [offset for s in stored for offset in s.offsets]
-            lengths = [length for s in stored for length in s.lengths]
+            offsets = list(chain.from_iterable([s.offsets for s in stored]))
+            lengths = list(chain.from_iterable([s.lengths for s in stored]))
             counts = None
             if any(s.message_counts is not None for s in stored):
                 counts = [c for s in stored for c in (s.message_counts or (1,) * len(s.offsets))]
@@ -309,6 +285,7 @@ class Publish:
             data=data if groups else b"",
             done=self.done,
             owner=self.session.connection.id,
+            packed=packed and sum(lengths) == len(data),
         )
         # A run without entries goes through the log too, so that its answers and its lease keep their order.
         self._services.log.append(run)
@@ -391,11 +368,6 @@ def _batch(stretch: Stretch, data: Buffer) -> Batch:
 def _misnumbered(sequence_ids: Sequence[int], highest: Sequence[int]) -> bool:
     """Whether a batch's highest sequence id is below its first; 0 means that it is not set."""
     return any(0 < last < first for first, last in zip(sequence_ids, highest, strict=True))
-
-
-def _single(row: int) -> itemgetter[slice]:
-    # itemgetter of a single index would return the item itself, not a sequence.
-    return itemgetter(slice(row, row + 1))
 
 
 def _refuse_rare(send: codec.CommandSend) -> tuple[WireCode, str] | None:
