@@ -9,7 +9,7 @@ pass. Where: `FrameReader` tries this before protobuf; None means that protobuf 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.wire.events import AckRun, Flow
 from penstock.wire.varints import LOW_MASK, low_code, low_columns, low_part, read_varint
@@ -137,7 +137,7 @@ def _numbers_alike(first: bytes, number_at: int, following: memoryview) -> Seque
         found = struct.unpack(f">{count}{low_format}", packed)
         try:
             together = [high + lows[low] for low in found] if alike == first * count else None
-        except KeyError:  # a number of another length
+        except TypeError:  # a number of another length
             together = None
         if together is None:
             return numbers + _numbers_before_another(pieces, found, first, number_at, rest, lows, high)
@@ -165,13 +165,13 @@ def _ascend(first: bytes, number_at: int, number_bytes: int, low: int, following
 
 
 def _numbers_before_another(
-    pieces: bytes, found: Sequence[int], first: bytes, number_at: int, rest: bytes, lows: dict[int, int], high: int
+    pieces: bytes, found: Sequence[int], first: bytes, number_at: int, rest: bytes, lows: list[Any], high: int
 ) -> list[int]:
     """Return the numbers of these pieces up to one that is not alike."""
     numbers, width, before = [], len(first), first[:number_at]
     for row, low in enumerate(found):
         piece = pieces[row * width : (row + 1) * width]
-        if low not in lows or not piece.startswith(before) or not piece.endswith(rest):
+        if lows[low] is None or not piece.startswith(before) or not piece.endswith(rest):
             break
         numbers.append(high + lows[low])
     return numbers

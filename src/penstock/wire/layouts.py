@@ -13,7 +13,7 @@ of frames that it had to parse.
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Any, Final
 
 from penstock.core.checksum import SEAL_MAGIC
 from penstock.wire.varints import LOW_MASK, encode_varint, low_code, low_part, read_varint
@@ -43,7 +43,7 @@ class Layout:
 
     def __init__(self, producer_id_bytes: int, sequence_id_bytes: int, count_bytes: int = 0) -> None:
         self.low_at = 4 + len(_send_prefix(producer_id_bytes * b"?", sequence_id_bytes + count_bytes))
-        self.lows: dict[int, int] = {}  # empty, so nothing is found, until the first frame is learnt
+        self.lows: list[Any] = []  # empty, so nothing is found, until the first frame is learnt
         self.high_at = self.low_at + min(sequence_id_bytes, 2)
         self.count_at = self.low_at + sequence_id_bytes
         self.entry_at = self.count_at + count_bytes

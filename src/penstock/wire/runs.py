@@ -110,8 +110,8 @@ def decode_sends(
                 add_offset(entry)
                 add_length(length)
                 pos = stop
-        except (KeyError, struct.error):
-            pass  # An unknown part, or a frame so short that the layout reads past the buffer.
+        except (LookupError, TypeError, struct.error):
+            pass  # An unknown part (a low one is None), or a frame so short that the layout reads past the buffer.
         if pos == first:
             pos = _parse_rows(rows, layout, view, pos, frame_bytes_max, bounds)
             if pos == first:
