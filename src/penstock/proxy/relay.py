@@ -20,17 +20,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.errors import PenstockError
-from penstock.core.units import KIB, MIB
+from penstock.core.units import KIB
 from penstock.governance.muting import MuteReason
 from penstock.net.upstream_socket import UpstreamSocket
 from penstock.proxy.awaited_answers import NO_PRODUCER, AwaitedAnswers
+from penstock.proxy.greeting import Greeting, agreed_sizes
 from penstock.proxy.inserted_lists import InsertedLists
 from penstock.proxy.relayed_consumers import RelayedConsumers
 from penstock.proxy.relayed_sends import RelayedSends
 from penstock.proxy.response_stream import ResponseStream
 from penstock.wire import codec, refusals
 from penstock.wire.client.commands import encode
-from penstock.wire.client.frames import FRAME_BYTES_MAX, FRAME_PADDING_BYTES, decode_frame, frame_bytes
+from penstock.wire.client.frames import FRAME_BYTES_MAX
 from penstock.wire.codec import BaseCommand
 from penstock.wire.errors import ProtocolError
 from penstock.wire.events import PublishRun, RefusedCommand, Relayed
@@ -53,12 +54,6 @@ if TYPE_CHECKING:
 UNSENT_BYTES_MAX: Final = 64 * KIB
 # Answers of the proxy that may wait for the end of a frame of the broker.
 ANSWERS_BYTES_MAX: Final = 64 * KIB
-# The largest answer to CONNECT: CONNECTED, a challenge or an error.
-HANDSHAKE_BYTES_MAX: Final = 128 * KIB
-# PINGs and challenges of a broker before it has answered to CONNECT: a client gives up after one or two PINGs.
-GREETING_FRAMES_MAX: Final = 20
-# A broker may allow messages up to this size, although larger ones than the proxy's limit do not pass.
-_MESSAGE_BYTES_MAX: Final = 256 * MIB
 _SIZE_BYTES: Final = 4
 # Commands about lists of topics, which take permits.
 _LISTS: Final = frozenset(
@@ -110,8 +105,7 @@ class Relay:
         self._spare: SpareBuffers | None = None  # for large frames
         self._answers: AwaitedAnswers | None = None  # while it is drained
         self._drained: asyncio.Event | None = None
-        self._unasked = 0  # PINGs and challenges before that answer
-        self._greeting = b""  # the unfinished answer to CONNECT
+        self._greeting = Greeting()
 
     async def open(self, connect: codec.CommandConnect) -> None:
         """Connect to the broker, and send this CONNECT on. Raises ServiceNotReady."""
@@ -317,8 +311,7 @@ class Relay:
         self._traffic.to_clients_bytes += len(data)
         try:
             if not self.is_connected:
-                self._greeting += data
-                data = self._greet()
+                data = self._greet(data)
                 if not data:
                     return
             if self._answers is not None:
@@ -340,25 +333,15 @@ class Relay:
         passed = tuple(buffers)
         self._connection.pass_on(passed, sum(map(len, passed)))
 
-    def _greet(self) -> bytes:
+    def _greet(self, data: bytes) -> bytes:
         """Handle the broker's frames up to CONNECTED; return what follows it."""
-        while len(self._greeting) >= 2 * _SIZE_BYTES:
-            stop = frame_bytes(self._greeting, 0)
-            if stop > HANDSHAKE_BYTES_MAX:
-                raise ProtocolError(f"the answer to CONNECT has {stop} bytes")
-            if len(self._greeting) < stop:
-                break
-            frame, rest = self._greeting[:stop], self._greeting[stop:]
-            self._greeting = rest
-            decoded = decode_frame(frame, 0, stop)
+        self._greeting.add(data)
+        while (came := self._greeting.next_frame()) is not None:
+            frame, decoded = came
             if decoded.kind == BaseCommand.CONNECTED:
                 self._connected(decoded.body)
-                self._greeting = b""
+                rest, self._greeting.rest = self._greeting.rest, b""
                 return rest
-            if decoded.kind in (BaseCommand.PING, BaseCommand.AUTH_CHALLENGE):
-                self._unasked += 1
-                if self._unasked > GREETING_FRAMES_MAX:
-                    raise ProtocolError(f"{self._unasked} PINGs and challenges instead of an answer to CONNECT")
             if decoded.kind == BaseCommand.PING:
                 self._send(codec.pong())
                 continue
@@ -376,13 +359,7 @@ class Relay:
 
     def _connected(self, body: Body) -> None:
         """Send CONNECTED to the client, with the smaller limit of message sizes, and relay from now on."""
-        limit = self._services.frame_bytes_max - FRAME_PADDING_BYTES
-        announced = body.max_message_size if body.HasField("max_message_size") else limit
-        if not 0 < announced <= _MESSAGE_BYTES_MAX:
-            raise ProtocolError(f"a largest message of {announced} bytes")
-        # A limit that was lowered leaves larger entries in the topics.
-        self._stream.frame_bytes_max = max(FRAME_BYTES_MAX, announced + FRAME_PADDING_BYTES)
-        body.max_message_size = min(announced, limit)
+        self._stream.frame_bytes_max = agreed_sizes(body, self._services.frame_bytes_max)
         frames = self._connection.frames
         assert isinstance(frames, RelayReader), "a proxy's connections have such readers"
         frames.relaying = True
