@@ -106,12 +106,15 @@ def may_be_delayed(data: Buffer, offsets: Sequence[int], lengths: Sequence[int])
     """
     if not offsets:
         return []
-    if not isinstance(data, bytes):  # One large frame that came alone, or a test.
+    first, stop = offsets[0], offsets[-1] + lengths[-1]
+    small = stop - first <= _SEARCH_WHOLE_BYTES_MAX * len(offsets)
+    if not isinstance(data, bytes):  # A run that keeps its arena, one large frame that came alone, or a test.
         if sum(lengths) > _COPIED_BYTES_MAX * len(offsets):
             return list(range(len(offsets)))  # Reading their metadata costs less than copying them for the search.
-        data, offsets = bytes(data[offsets[0] : offsets[-1] + lengths[-1]]), [o - offsets[0] for o in offsets]
-    first, stop = offsets[0], offsets[-1] + lengths[-1]
-    if stop - first <= _SEARCH_WHOLE_BYTES_MAX * len(offsets) and data.find(_DELIVER_AT_TAG, first, stop) < 0:
+        if small:
+            data, offsets = bytes(data[first:stop]), [offset - first for offset in offsets]
+            first, stop = 0, len(data)
+    if small and isinstance(data, bytes) and data.find(_DELIVER_AT_TAG, first, stop) < 0:
         return []
     # Join size and metadata of all entries, because entries of a run mostly have metadata of about the same size.
     # Budget: 0.15 µs per entry on one core, or 0.05 when entries are small.
@@ -121,7 +124,9 @@ def may_be_delayed(data: Buffer, offsets: Sequence[int], lengths: Sequence[int])
     sizes = heads[3::width]
     high = [heads[place::width] for place in range(3)]
     if len(heads) != width * len(offsets) or b"".join(high).strip(b"\0") or max(sizes) > width - 4:
-        return _search_each(data, offsets)
+        if isinstance(data, bytes):
+            return _search_each(data, offsets)
+        return _search_each(bytes(data[first:stop]), [offset - first for offset in offsets])
     if _DELIVER_AT_TAG[:1] not in heads:  # A search for one byte costs a tenth of one for two.
         return []
     rows, at = [], heads.find(_DELIVER_AT_TAG)

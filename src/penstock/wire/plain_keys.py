@@ -26,6 +26,8 @@ _NAME_BYTES_AT: Final = 5
 _NAMES_MAX: Final = 128
 # From so many entries on, those written in the same way are read together.
 TOGETHER_MIN: Final = 16
+# Other buffers than `bytes` of at most so many bytes for each row are copied: that costs less than reading in them.
+COPIED_BYTES_MAX: Final = 4 * 1024
 _HIGH: Final = bytes(range(128, 256))
 
 
@@ -51,10 +53,10 @@ def plain_keys(
         lengths: of each, in bytes.
         rows: which of them.
     """
-    if len(rows) >= TOGETHER_MIN and isinstance(data, bytes):
-        picked = (
-            slice(rows.start, rows.stop) if isinstance(rows, range) else slice(None)
-        )  # or some more than those rows
+    if len(rows) >= TOGETHER_MIN and (isinstance(data, bytes) or len(data) <= COPIED_BYTES_MAX * len(rows)):
+        data = data if isinstance(data, bytes) else bytes(data)
+        # Of rows that are no range, some more are looked at.
+        picked = slice(rows.start, rows.stop) if isinstance(rows, range) else slice(None)
         together = _keys_together(data, [offsets[row] + SEAL_BYTES for row in rows], min(lengths[picked]))
         if together is not None:
             return together
