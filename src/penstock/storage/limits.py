@@ -37,8 +37,8 @@ class LogLimits:
     page_cache_bytes: int = 512 * MIB
     # The most segments open for reading; beyond it, the least recently used one is closed.
     open_files_max: int = 64
-    # The largest read of the disk for consecutive blocks.
-    read_bytes: int = 1 * MIB
+    # The largest read of the disk for consecutive blocks: two of those that one read of a socket fills.
+    read_bytes: int = 1_088 * KIB
     # Decoded index rows of sealed segments, so that the next read of a consumer need not ask SQLite again.
     index_cache_bytes: int = 8 * MIB
     # A sealed segment with a smaller live part is emptied: its live entries are appended again.

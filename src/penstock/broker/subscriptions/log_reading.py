@@ -13,7 +13,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.subscriptions.dispatch import HEADER_BYTES
-from penstock.core.units import MIB
+from penstock.core.units import KIB
 
 if TYPE_CHECKING:
     import asyncio
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Maximum size of one read; it is also limited by the room of the consumers.
-READ_BYTES_MAX: Final = 2 * MIB
+# Maximum size of one read, two of the log; it is also limited by the room of the consumers.
+READ_BYTES_MAX: Final = 2_176 * KIB
 # Delay before a failed read is repeated; it doubles each time, up to a maximum.
 READ_RETRY_S: Final = 0.25
 READ_RETRY_MAX_S: Final = 5.0
