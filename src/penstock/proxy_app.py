@@ -11,7 +11,7 @@ import resource
 import signal
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from penstock.admin.server import AdminServer
 from penstock.core.errors import ConfigurationError, InvalidTopicName
@@ -35,7 +35,7 @@ from penstock.net.loop_turns import LoopTurns, timed_loop
 from penstock.net.signals import on_signal
 from penstock.net.stopping import Stopping
 from penstock.net.topic_list_limiter import PROXY_DIRECT_REFUSED, TopicListMemoryLimiter
-from penstock.processes.end_of_process import end_within
+from penstock.processes.end_of_process import end_now, end_within
 from penstock.processes.proxy_security import Contexts, Reload, authentication, own_identity
 from penstock.processes.sockets import addresses, bound, open_sockets
 from penstock.processes.tuning import set_up_interpreter, started
@@ -94,8 +94,8 @@ HUNG_S: Final = 1.5
 EXIT_HURRIED: Final = 1
 
 
-def run(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit status.
+def run(settings: Settings) -> NoReturn:
+    """Serve until SIGTERM or SIGINT, and end the process.
 
     Raises:
         ConfigurationError: a setting or a port cannot be used.
@@ -106,7 +106,8 @@ def run(settings: Settings) -> int:
     set_up_interpreter()
     turns = LoopTurns()
     with asyncio.Runner(loop_factory=lambda: timed_loop(turns, SystemClock())) as runner:
-        return runner.run(_serve(settings, turns))
+        status = runner.run(_serve(settings, turns))
+    end_now(status)
 
 
 async def _serve(settings: Settings, turns: LoopTurns) -> int:

@@ -31,3 +31,9 @@ def test_it_is_ended_whatever_it_waits_for(what: str) -> None:
     )
     assert ended.returncode == 1
     assert "not stopped within its time: ending as it is" in ended.stderr
+
+
+def test_what_was_written_before_the_end_is_seen() -> None:
+    program = "import sys; from penstock.processes.end_of_process import end_now; print('out'); end_now(3)"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (3, "out\n")

@@ -6,15 +6,29 @@ Where: `app` and `proxy_app`, when they are told to stop.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import sys
 import threading
-from typing import Final
+from typing import Final, NoReturn
 
 log = logging.getLogger(__name__)
 
 # Exit status if stopping took too long.
 EXIT_FAILED: Final = 1
+
+
+def end_now(status: int) -> NoReturn:
+    """End the process with this status, when all is closed.
+
+    Python would free all modules first, one object at a time: a tenth of a second of a processor for the HTTP stack.
+    """
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # Nobody reads it any more.
+            stream.flush()
+    os._exit(status)
 
 
 def end_within(seconds: float, why: str) -> None:
