@@ -88,8 +88,8 @@ KEY_BYTES_MAX: Final = 64
 SNAPSHOT_S: Final = 5.0
 # Time for all that a stop does beside draining, in seconds. It is more if the drain takes less than its time.
 OTHERS_S: Final = 0.5
-# So much later the process is ended.
-HUNG_S: Final = 1.5
+# So much later the process is ended, because it hangs: a busy machine alone must not cause that.
+HUNG_S: Final = 4.5
 # Exit status when a second signal came before the proxy was drained.
 EXIT_HURRIED: Final = 1
 

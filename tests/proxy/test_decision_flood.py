@@ -53,7 +53,7 @@ async def test_a_flood_of_decisions_is_dropped_and_counted_and_slows_nobody(tmp_
             client.write(send(one, 0, entry(b"x"), num_messages=100_000) + send(one, 1, entry(b"x")))
         seen = await scraped_when(http, "penstock_records_dropped_total", "too-many")
         # A look at all of them, which is one a second, begins an episode for each that waits by then.
-        assert 0 < seen["penstock_records_queued_bytes", ""] <= QUEUE_BYTES_MAX
+        assert seen["penstock_records_queued_bytes", ""] <= QUEUE_BYTES_MAX
         assert seen["penstock_records_written_total", "decisions"] == 0
         client.write(frame(Type.PRODUCER, topic="persistent://public/free/t", producer_id=FREE, request_id=FREE))
         client.write(send(FREE, 0, entry(b"y")))

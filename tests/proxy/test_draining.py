@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from penstock import proxy_app
+from penstock.proxy import proxy as proxy_module
 from penstock.testing.client import Type, entry, frame, send
 from tests.proxy.in_process import ScriptedBroker, running_proxy, scripted_broker
 
@@ -124,7 +126,10 @@ async def test_a_proxy_without_clients_is_drained_at_once_and_accepts_nobody() -
             await proxy.client()
 
 
-async def test_all_that_a_stop_cuts_off_is_said_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+async def test_all_that_a_stop_cuts_off_is_said_in_one_line(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy_app, "OTHERS_S", 30.0)  # However slow the machine is, each step says what it cuts off.
     async with scripted_broker() as broker, AsyncExitStack() as callers:
         web = await asyncio.start_server(endless, "127.0.0.1", 0)
         callers.callback(web.close)
@@ -165,24 +170,28 @@ async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 async def test_held_sends_are_not_sent_at_the_very_end_so_that_no_receipt_is_missing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(proxy_module, "RECEIPTS_S", 60.0)
+    monkeypatch.setattr(
+        proxy_module, "RECEIPTS_PART", 59.5 / 60
+    )  # Half a second for what waits, the rest for receipts.
     groups = tmp_path / "groups.toml"
     groups.write_text('[slow]\npublishRateInMsgs = 1\nnamespaces = ["public/default"]\n')
     async with scripted_broker() as broker:
         async with running_proxy(
             broker.url,
-            proxyDrainTimeoutMs="800",
+            proxyDrainTimeoutMs="60000",
             resourceGroupsFile=str(groups),
             resourceUsagePublishToTopic="false",
-        ) as proxy:
-            client, peer = await connected(proxy, broker)
+        ) as running:
+            client, peer = await connected(running, broker)
             client.write(send(7, 0, entry(b"x"), num_messages=100_000))  # The group is in debt for a day.
             await peer.next(Type.SEND)
             client.write(b"".join(send(7, number, entry(b"y")) for number in range(1, 4)))
             client.write(frame(Type.PRODUCER, topic=TOPIC, producer_id=8, request_id=2))
             await peer.next(Type.PRODUCER)  # So those before it were read.
-            draining = asyncio.create_task(proxy.serving.drain())
+            draining = asyncio.create_task(running.serving.drain())
             # The one that holds nothing, the request without a producer, and at last the one whose SENDs were dropped.
             closings = [await peer.next(Type.CLOSE_PRODUCER) for _ in range(3)]
             assert [closing.body.producer_id for closing in closings][::2] == [8, 7]
