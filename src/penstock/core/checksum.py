@@ -31,7 +31,12 @@ _COPIED_BYTES_MAX: Final = 16 * 1024
 
 def seal(body: Buffer) -> bytes:
     """Return `body` (metadata size, metadata, payload) with magic and checksum in front. Copies it once."""
-    return b"".join((SEAL_MAGIC, crc32c(body).to_bytes(4, "big"), body))
+    return b"".join((seal_of(body), body))
+
+
+def seal_of(body: Buffer) -> bytes:
+    """Return the magic and the checksum that stand in front of `body` when it is sealed."""
+    return SEAL_MAGIC + crc32c(body).to_bytes(4, "big")
 
 
 def is_sealed(entry: Buffer) -> bool:

@@ -75,13 +75,12 @@ class PublishRun:
         if self.highest is not None:
             row_bytes += COLUMN_BYTES
         columns = row_bytes * len(self.offsets)
-        if self.unsealed:
-            columns += len(self.data)  # Unsealed entries are copied to add their checksums.
-        columns += self.unused_bytes
-        if columns - self.unused_bytes <= len(self.data) >> _UNCOUNTED_SHIFT:
+        if columns <= len(self.data) >> _UNCOUNTED_SHIFT:
             return self.unused_bytes
         ids = self.producer_ids
-        return columns if ids.count(ids[0]) == len(ids) else columns + STRETCH_BYTES * len(set(ids))
+        if ids.count(ids[0]) < len(ids):
+            columns += STRETCH_BYTES * len(set(ids))
+        return columns + self.unused_bytes
 
     def pick(self, rows: Sequence[int]) -> PublishRun:
         """Return a run of these rows, in their order, with a copy of their bytes."""

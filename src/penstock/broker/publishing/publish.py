@@ -26,7 +26,7 @@ from penstock.broker.publishing import publish_checks
 from penstock.broker.publishing.by_producer import Entries, by_producer
 from penstock.broker.publishing.sequence_ids import NEVER, Verdict
 from penstock.broker.subscriptions.tail import COLUMNS_BYTES
-from penstock.core.checksum import seal
+from penstock.core.checksum import SEAL_BYTES, seal_of
 from penstock.core.errors import PenstockError, WireCode
 from penstock.core.spare_buffers import kept_bytes
 from penstock.storage.entry_log import AppendRun, Batch
@@ -377,11 +377,19 @@ def _refuse_rare(send: codec.CommandSend) -> tuple[WireCode, str] | None:
 
 
 def _seal_rows(run: PublishRun) -> bytes:
-    """Add checksums to entries of old clients that send none; those entries are moved to the end."""
-    data = bytearray(run.data)
-    for row in run.unsealed:
-        start, length = run.offsets[row], run.lengths[row]
-        sealed = seal(data[start : start + length])
-        run.offsets[row], run.lengths[row] = len(data), len(sealed)
-        data += sealed
-    return bytes(data)
+    """Add checksums to entries of old clients that send none.
+
+    All entries follow one another then, so that they take no more memory than the frames did.
+    """
+    view, unsealed = memoryview(run.data), frozenset(run.unsealed)
+    parts: list[Buffer] = []
+    end = 0
+    for row, (offset, length) in enumerate(zip(run.offsets, run.lengths, strict=True)):
+        body = view[offset : offset + length]
+        run.offsets[row] = end
+        if row in unsealed:
+            parts.append(seal_of(body))
+            run.lengths[row] += SEAL_BYTES
+        parts.append(body)
+        end += run.lengths[row]
+    return b"".join(parts)
