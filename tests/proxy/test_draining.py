@@ -17,8 +17,10 @@ from penstock.testing.client import Type, entry, frame, send
 from tests.proxy.in_process import ScriptedBroker, running_proxy, scripted_broker
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from penstock.testing.client import Frame
     from tests.proxy.in_process import Peer, RunningProxy
 
 pytestmark = pytest.mark.real
@@ -45,6 +47,16 @@ def receipt(sequence_id: int) -> bytes:
     )
 
 
+async def first_is_answered(client: Peer, peer: Peer, closings: Sequence[Frame]) -> None:
+    """The broker answers the first SEND and what the drain closes; the client gets the receipt, then the end."""
+    peer.write(receipt(0))
+    for closing in closings:
+        peer.write(frame(Type.SUCCESS, request_id=closing.body.request_id))
+    assert (await client.next(Type.SEND_RECEIPT)).body.sequence_id == 0
+    assert await client.read() is None
+    client.writer.close()
+
+
 async def test_receipts_in_flight_reach_the_client_before_the_end() -> None:
     async with scripted_broker() as broker, running_proxy(broker.url) as proxy:
         client, peer = await connected(proxy, broker)
@@ -56,12 +68,7 @@ async def test_receipts_in_flight_reach_the_client_before_the_end() -> None:
         # Not read any more, and so without a receipt: the client sends it again elsewhere.
         client.write(send(7, 1, entry(b"y" * 100_000)))
         await client.writer.drain()
-        peer.write(receipt(0))
-        for closing in closings:
-            peer.write(frame(Type.SUCCESS, request_id=closing.body.request_id))
-        assert (await client.next(Type.SEND_RECEIPT)).body.sequence_id == 0
-        assert await client.read() is None
-        client.writer.close()
+        await first_is_answered(client, peer, closings)
         await draining
 
 
@@ -195,12 +202,7 @@ async def test_held_sends_are_not_sent_at_the_very_end_so_that_no_receipt_is_mis
             # The one that holds nothing, the request without a producer, and at last the one whose SENDs were dropped.
             closings = [await peer.next(Type.CLOSE_PRODUCER) for _ in range(3)]
             assert [closing.body.producer_id for closing in closings][::2] == [8, 7]
-            peer.write(receipt(0))
-            for closing in closings:
-                peer.write(frame(Type.SUCCESS, request_id=closing.body.request_id))
-            assert (await client.next(Type.SEND_RECEIPT)).body.sequence_id == 0
-            assert await client.read() is None
-            client.writer.close()
+            await first_is_answered(client, peer, closings)
             await draining
         assert await peer.read() is None
     assert "3 SENDs that waited for a resource group were not sent" in caplog.text
