@@ -38,8 +38,7 @@ class PublishRun:
 
     Attributes:
         data: the frames, contiguous. A large frame that came alone, and a run that fills most of the arena, keep the
-            buffer they were read into. In a proxy it
-            is a view of what was read (`wire.relayed`).
+            buffer they were read into. In a proxy it is a view of what was read (`wire.relayed`).
         producer_ids: the producer of each entry.
         sequence_ids: the producer's sequence id.
         offsets: where in `data` the entry begins: at the checksum's magic, or behind the command if there is none.
