@@ -43,6 +43,7 @@ def test_every_kind_of_decision_of_adaptive_throttling_has_a_kind_of_record() ->
 
 def throttled(kind: Kind, topic: str = TOPIC, rate: float | None = 100.0) -> ThrottleDecision:
     return ThrottleDecision(
+        payer="public",
         kind=kind,
         topic=topic,
         pressures=Pressures(memory=0.5),

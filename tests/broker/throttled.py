@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pytest
 
     from penstock.broker.publishing.ports import PublishedTopic
-    from penstock.governance.adaptive_throttle import TopicThrottle
+    from penstock.governance.adaptive_throttle import Throttle
     from penstock.groups.adaptive_throttling import AdaptiveThrottling
     from tests.net.harness import Harness
 
@@ -62,7 +62,7 @@ def throttling_of(harness: Harness) -> AdaptiveThrottling[PublishedTopic]:
     return throttling
 
 
-def throttle_of(harness: Harness, name: str = TOPIC) -> TopicThrottle:
+def throttle_of(harness: Harness, name: str = TOPIC) -> Throttle:
     """The state of a topic that has received messages."""
     adaptive = topic_of(harness, name).adaptive
     assert adaptive is not None

@@ -6,6 +6,7 @@ A number like A8 is that of a defect in `docs/adr/0040-adaptive-throttling.md`.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from time import process_time_ns
 from typing import TYPE_CHECKING
@@ -19,12 +20,13 @@ from penstock.governance.adaptive_throttle import (
     HELD_FAILURES,
     Kind,
     Seen,
+    Throttle,
     ThrottleOptions,
-    TopicThrottle,
 )
+from penstock.governance.allocation import water_level
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from penstock.governance.adaptive_throttle import ThrottleDecision
 
@@ -32,31 +34,64 @@ OPTIONS = ThrottleOptions()
 
 
 class World:
-    """Topics with steady rates, named `tenant/topic`, whose publishers obey."""
+    """Topics with steady rates, named `tenant/topic`, whose publishers obey their limits and that of their tenant."""
 
     def __init__(self, per_s: Mapping[str, float], options: ThrottleOptions = OPTIONS) -> None:
         self.per_s = dict(per_s)
         self.options = options
         self.decisions: list[ThrottleDecision] = []
-        self.controller = ThrottleController(options, self.decisions.append)
+        self.of_payers: list[ThrottleDecision] = []
+        self.controller = ThrottleController(options, self._decided)
         self.now_ns = 0
         self.passed = dict.fromkeys(per_s, 0.0)
-        self.throttles = {name: TopicThrottle(name, name.partition("/")[0], Seen(0, 0), 0) for name in per_s}
+        self.last: dict[str, float] = {}  # in the last cycle
+        self.throttles = {name: Throttle(name, tenant_of(name), Seen(0, 0), 0) for name in per_s}
+        self.limited_ns: Counter[str] = Counter()  # of tenants
+
+    def _decided(self, decision: ThrottleDecision) -> None:
+        (self.decisions if decision.topic else self.of_payers).append(decision)
 
     def cycle(self, memory: float = 0.0, queueing_s: float = 0.0, backlog: float = 0.0) -> None:
-        """Let a second pass, and visit all topics."""
+        """Let a second pass, and visit all topics, and then their payers."""
         self.now_ns += NS_PER_S
+        self._publish()
         self.controller.begin(self.options, memory=memory, queueing_s=queueing_s)
-        for name, throttle in self.throttles.items():
-            rate = throttle.messages.rate if throttle.enforced else None
-            wanted = self.per_s[name]
-            self.passed[name] += wanted if rate is None else min(rate, wanted)
-            limited_ns = self.now_ns if rate is not None and rate < wanted else 0
-            messages = round(self.passed[name])
-            seen = Seen(messages, messages * 1_000, limited_ns=limited_ns)
-            self.controller.visit(throttle, seen, backlog, self.now_ns)
+        for name in self.per_s:
+            if name not in self.throttles:  # As a broker that finds a topic with messages.
+                self.throttles[name] = Throttle(name, tenant_of(name), self._seen(name), self.now_ns)
+                continue
+            self.controller.visit(self.throttles[name], self._seen(name), backlog, self.now_ns)
+        for payer, account in self.controller.accounts.items():
+            seen = Seen(account.messages, account.bytes, limited_ns=self.limited_ns[payer])
+            self.controller.visit_payer(account, seen, self.now_ns)
         self.controller.end_round()
         self.controller.cycle_succeeded()
+
+    def _publish(self) -> None:
+        for payer, names in by_tenant(self.per_s).items():
+            account = self.controller.account(payer, self.now_ns - NS_PER_S)
+            self.last |= {name: self._limited(name) for name in names}
+            total = sum(self.last[name] for name in names)
+            rate = account.throttle.messages.rate if account.throttle.enforced else None
+            if rate is not None and rate < total:
+                self.limited_ns[payer] += NS_PER_S
+                level = water_level(round(1_000 * rate), [round(1_000 * self.last[name]) for name in names]) / 1_000
+                self.last |= {name: min(self.last[name], level) for name in names}
+            for name in names:
+                before = round(self.passed.setdefault(name, 0.0))
+                self.passed[name] += self.last[name]
+                messages = round(self.passed[name]) - before
+                account.count(messages, messages * 1_000)
+
+    def _limited(self, name: str) -> float:
+        throttle = self.throttles.get(name)
+        rate = throttle.messages.rate if throttle is not None and throttle.enforced else None
+        return self.per_s[name] if rate is None else min(rate, self.per_s[name])
+
+    def _seen(self, name: str) -> Seen:
+        messages = round(self.passed[name])
+        limited_ns = self.now_ns if self._limited(name) < self.per_s[name] else 0
+        return Seen(messages, messages * 1_000, limited_ns=limited_ns)
 
     def cycles(self, count: int, memory: float = 0.0) -> None:
         """Several."""
@@ -64,9 +99,29 @@ class World:
             self.cycle(memory)
 
     def share(self, name: str) -> float:
-        """The part of what it wants that a topic may publish."""
-        rate = self.throttles[name].messages.rate
-        return 1.0 if rate is None else min(1.0, rate / self.per_s[name])
+        """The part of what it wants that a topic published in the last cycle."""
+        return self.last[name] / self.per_s[name]
+
+    def of_tenant(self, tenant: str) -> float:
+        """What all topics of a tenant published in the last cycle."""
+        return sum(count for name, count in self.last.items() if tenant_of(name) == tenant and name in self.per_s)
+
+    def rename(self, tenant: str, names: Mapping[str, float]) -> None:
+        """A tenant goes on with these topics instead of those that it had."""
+        self.per_s = {name: rate for name, rate in self.per_s.items() if tenant_of(name) != tenant} | dict(names)
+
+
+def tenant_of(name: str) -> str:
+    """The tenant of a topic of this world."""
+    return name.partition("/")[0]
+
+
+def by_tenant(names: Iterable[str]) -> dict[str, list[str]]:
+    """Topics of this world by their tenants."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(tenant_of(name), []).append(name)
+    return found
 
 
 def test_a_single_tenant_has_the_law_without_weights() -> None:
@@ -105,8 +160,69 @@ def test_a8_the_loud_topic_of_a_tenant_pays_before_its_calm_ones() -> None:
     world = World({"a/loud": 9_000, "a/1": 100, "a/2": 100})
     world.cycles(10)
     world.cycles(10, memory=1.0)
-    assert world.share("a/loud") == pytest.approx(0.1)
-    assert world.share("a/1") == 1.0
+    assert world.share("a/1") == world.share("a/2") == 1.0
+    assert world.of_tenant("a") == pytest.approx(920)  # A tenth of what all three publish: the loud one pays for all.
+
+
+def test_a_new_topic_each_second_takes_part_in_what_its_tenant_has_left() -> None:
+    world = World({"a/0": 1_000})
+    world.cycles(10)
+    world.cycles(10, memory=1.0)
+    passed = []
+    for number in range(1, 61):
+        world.rename("a", {f"a/{number}": 1_000})
+        world.cycle(memory=1.0)
+        passed.append(world.of_tenant("a"))
+    assert max(passed) <= 101
+
+
+def test_a_tenant_that_only_ever_had_new_topics_is_found_and_the_calm_one_is_not_slowed() -> None:
+    world = World({"calm/1": 500})
+    world.cycles(10)
+    passed = []
+    for number in range(60):
+        world.rename("a", {f"a/{number}": 5_000})
+        world.cycle(memory=1.0)
+        passed.append(world.of_tenant("a"))
+        assert number < 5 or world.share("calm/1") == 1.0
+    assert sum(passed[5:]) <= 0.11 * 5_000 * len(passed[5:])
+
+
+@pytest.mark.parametrize("others", [1, 50, 500])
+def test_half_on_one_topic_and_half_on_many_passes_as_much_as_all_on_one(others: int) -> None:
+    world = World({"a/0": 5_000} | {f"a/{number}": 5_000 / others for number in range(1, others + 1)})
+    world.cycles(10)
+    world.cycles(20, memory=1.0)
+    assert world.of_tenant("a") == pytest.approx(1_000, rel=0.02)
+
+
+def test_the_natural_rate_of_a_payer_outlives_its_topics_and_a_pause() -> None:
+    world = World({"a/0": 1_000, "b/0": 10})
+    world.cycles(10)
+    world.rename("a", {})
+    world.cycles(3)
+    world.rename("a", {"a/1": 1_000})
+    world.cycles(1)
+    world.cycles(5, memory=1.0)
+    assert world.of_tenant("a") <= 120
+
+
+def test_a_payer_whose_topic_is_held_for_its_backlog_does_not_become_a_small_one() -> None:
+    world = World({"a/0": 1_000})
+    world.cycles(10)
+    for _ in range(60):
+        world.cycle(memory=0.775, backlog=1.0)  # Half of the pressure of memory, and all of the backlog's.
+    account = world.controller.accounts["a"]
+    assert account.throttle.messages.natural == pytest.approx(1_000, rel=0.01)
+
+
+def test_decisions_about_a_payer_name_no_topic() -> None:
+    world = World({"a/1": 1_000})
+    world.cycles(10)
+    world.cycles(1, memory=1.0)
+    assert [(one.kind, one.payer, one.topic) for one in world.decisions] == [(Kind.ACTIVATED, "a", "a/1")]
+    assert [(one.kind, one.payer, one.topic) for one in world.of_payers] == [(Kind.ACTIVATED, "a", "")]
+    assert world.controller.activations == 1
 
 
 def test_equal_tenants_pay_alike() -> None:
@@ -129,13 +245,17 @@ def test_a_tenant_that_becomes_loud_pays_soon() -> None:
 def test_weights_go_from_half_of_the_mean_to_the_mean() -> None:
     contributions = Contributions()
     for payer, nbytes in (("a", 150.0), ("b", 75.0), ("c", 50.0), ("d", 125.0)):
-        contributions.add(payer, nbytes)  # The mean is 100.
-    assert [contributions.weight(payer, nbytes) for payer, nbytes in (("a", 150.0), ("b", 75.0), ("c", 50.0))] == [
-        1.0,
-        0.5,
-        0.0,
-    ]
-    assert contributions.weight("new", 10.0) == 1.0
+        contributions.add_payer(payer, nbytes)  # The mean is 100.
+    assert [contributions.of_payer(payer) for payer in ("a", "b", "c", "new")] == [1.0, 0.5, 0.0, 1.0]
+
+
+def test_the_topics_of_a_payer_are_weighted_among_themselves() -> None:
+    contributions = Contributions()
+    contributions.add_payer("b", 75.0)
+    contributions.add_payer("a", 125.0)
+    for nbytes in (60.0, 10.0, 5.0):
+        contributions.add_topic("b", nbytes)  # The mean is 25.
+    assert [contributions.of_topic("b", nbytes) for nbytes in (60.0, 18.75, 10.0)] == [0.5, 0.25, 0.0]
 
 
 def test_a_backlog_is_the_topics_own_and_has_no_weight() -> None:

@@ -24,9 +24,9 @@ from penstock.governance.adaptive_throttle import (
     Kind,
     Pressures,
     Seen,
+    Throttle,
     ThrottleDecision,
     ThrottleOptions,
-    TopicThrottle,
     Track,
     Watermarks,
     bounded_step,
@@ -50,7 +50,7 @@ class Topic:
         self.held = 0.0
         self.window = 1_000  # messages that its producers have in flight at most
         self.limited_ns = 0
-        self.throttle = TopicThrottle("t", "tenant", Seen(0, 0), 0)
+        self.throttle = Throttle("t", "tenant", Seen(0, 0), 0)
 
     def cycle(self, pressure: float = 0.0, *, seconds: float = 1.0) -> ThrottleDecision | None:
         """Let an interval pass, with a pressure on memory at its end."""

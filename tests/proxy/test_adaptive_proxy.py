@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from penstock.core.errors import InvalidTopicName
 from penstock.core.units import MIB
 from penstock.governance.memory_row import MemoryRow
 from penstock.governance.muting import MuteReason
@@ -111,7 +112,7 @@ class World:
             clock=self.clock,
             loop=loop,
         )
-        self.published.forgotten = self.throttling.forget_topic
+        self.published.throttling = self.throttling
         self.services = SimpleNamespace(
             published=self.published,
             usage=None,
@@ -214,6 +215,28 @@ async def test_memory_pressure_slows_all_producers_of_a_topic_whatever_their_con
     passed = [client.total(0) - at for client, at in zip(clients, before, strict=True)]
     assert sum(passed) == pytest.approx(200, rel=0.4), "a tenth of 200 per second"
     assert min(passed) > 0.5 * max(passed)
+
+
+async def test_a_new_topic_each_second_does_not_escape_memory_pressure() -> None:
+    world = World()
+    await Client(world, TOPIC).run(5, 200)
+    world.memory.part = 0.95
+    await Client(world, TOPIC).run(5, 200)
+    passed = []
+    for number in range(20):
+        client = Client(world, f"persistent://shop/orders/new-{number}")
+        await client.run(1, 200)
+        passed.append(client.total(0))
+        client.sends.close()
+    assert sum(passed) <= 1.2 * 20 * len(passed), "a tenth of 200 per second"
+
+
+@pytest.mark.parametrize("name", ["persistent://shop/use/orders/t", "persistent://shop//t", "other://shop/orders/t"])
+async def test_a_producer_whose_payer_nobody_can_name_is_refused(name: str) -> None:
+    world = World()
+    with pytest.raises(InvalidTopicName):
+        Client(world, name)
+    assert world.sessions.used_bytes == 0
 
 
 async def test_the_limits_of_a_group_and_of_throttling_are_independent() -> None:

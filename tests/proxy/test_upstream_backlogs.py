@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, cast
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from penstock.core.errors import ServiceNotReady
 from penstock.core.names import TopicName
 from penstock.governance.memory_row import MemoryRow
 from penstock.proxy.published_topics import KEPT_NS as TOPICS_KEPT_NS
@@ -134,10 +136,9 @@ async def test_topics_are_kept_for_a_while_after_their_last_producer_and_give_th
         producers = [object(), object()]
         name = TopicName.parse("persistent://shop/orders/t")
         topic = here.topics.opened(name, producers[0], lambda: None)
-        assert topic is not None
         assert here.topics.opened(name, producers[1], lambda: None) is topic
         forgotten: list[PublishedTopic] = []
-        here.topics.forgotten = forgotten.append
+        here.topics.throttling = cast("Any", SimpleNamespace(forget_topic=forgotten.append))
         here.topics.closed(topic, producers[0])
         await asyncio.sleep(TOPICS_KEPT_NS / 1e9 + 1)
         assert here.topics.loaded() == [topic]
@@ -150,7 +151,8 @@ async def test_topics_are_kept_for_a_while_after_their_last_producer_and_give_th
         assert (forgotten, topic.closed, here.memory.used_bytes) == ([topic], True, 0)
 
 
-async def test_no_topic_without_memory() -> None:
+async def test_a_producer_is_refused_without_memory_and_not_left_unlimited() -> None:
     async with world() as here:
         here.memory.take(here.memory.size_bytes)
-        assert here.topics.opened(TopicName.parse("t"), object(), lambda: None) is None
+        with pytest.raises(ServiceNotReady, match="raise sessionsMB"):
+            here.topics.opened(TopicName.parse("t"), object(), lambda: None)

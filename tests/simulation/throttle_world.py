@@ -100,7 +100,7 @@ def closed(
         (point,) = replay.feed(TraceRow(at_s, memory, 0.0, {TOPIC: TopicUse(wanted(at_s), wanted(at_s) * 1_000)}))
         points.append(point)
         passed = point.passed
-    kinds = [(at_s, decision.kind) for at_s, decision in replay.decisions]
+    kinds = [(at_s, decision.kind) for at_s, decision in replay.decisions if decision.topic]
     return Run(name, points, memories, kinds, event_s)
 
 

@@ -133,6 +133,7 @@ THROTTLING = ThrottlingSnapshot(
     queueing_pressure=0.0,
     active_topics=3,
     observed_topics=0,
+    active_payers=1,
     activations=7,
     last_evaluation_ms=1_700_000_000_000,
     evaluation_ns=2_500_000,

@@ -506,7 +506,7 @@ class Broker:
             clock=self.clock,
             loop=self.loop,
         )
-        self.rates.forgotten = throttling.forget_topic
+        self.rates.throttling = throttling
         return throttling
 
     def _memory_owners(self) -> dict[str, int]:

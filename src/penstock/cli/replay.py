@@ -181,8 +181,8 @@ def table(replay: Replay) -> list[str]:
 def _decision(at_s: float, decision: ThrottleDecision) -> str:
     rate = "no limit" if decision.rate_messages is None else f"{decision.rate_messages:,.1f}/s"
     return (
-        f"{at_s:>10.1f} s  {decision.kind.value:<16} {decision.topic}  pressure {decision.pressures.worst:.2f}  "
-        f"natural {decision.natural_messages:,.1f}/s  rate {rate}"
+        f"{at_s:>10.1f} s  {decision.kind.value:<16} {decision.topic or decision.payer}  "
+        f"pressure {decision.pressures.worst:.2f}  natural {decision.natural_messages:,.1f}/s  rate {rate}"
     )
 
 

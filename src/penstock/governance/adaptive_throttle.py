@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adaptive publish throttling of one topic: pressure and recent rates in, a publish rate out.
+"""Adaptive publish throttling of one topic or payer: pressure and recent rates in, a publish rate out.
 
 Why: a broker that runs out of memory, or a topic that reaches its backlog quota, stops publishers suddenly. A rate that
 falls with rising pressure slows them in time, and those who do not cause the pressure go on.
@@ -21,8 +21,8 @@ then, and at most to twice its value at the activation: a client that sends more
 A topic is activated when its pressure is above 0, and deactivated after several cycles at 0 in a row, in which its rate
 rises step by step (A3). Activations that follow each other closely make this time longer.
 
-Where: `adaptive_controller` has one `TopicThrottle` for each topic that receives messages. `broker.publishing` enforces
-the rates; `penstock replay` and simulations only print them.
+Where: `adaptive_controller` has one `Throttle` for each topic that receives messages, and one for each payer, with the
+sums of its topics. `broker.publishing` enforces the rates; `penstock replay` and simulations only print them.
 """
 
 from __future__ import annotations
@@ -108,13 +108,14 @@ class Pressures(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a topic did until now: counters since it was loaded, and what waits for its limit at this moment."""
+    """What a topic or payer did until now: counters, and what waits at this moment, for whatever limit."""
 
     messages: int
     bytes: int
     held_messages: int = 0
     held_bytes: int = 0
     limited_ns: int = 0  # for how long something has been waiting for its limit, in all
+    limited_elsewhere: bool = False  # a topic, by the limit of its payer; a payer, by limits of its topics
 
 
 class Kind(Enum):
@@ -137,9 +138,10 @@ _WOULD: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThrottleDecision:
-    """One decision about a topic. Rates are per second; None: no limit."""
+    """One decision about a topic, or about a payer: then `topic` is empty. Rates are per second; None: no limit."""
 
     kind: Kind
+    payer: str
     topic: str
     pressures: Pressures
     natural_messages: float
@@ -242,15 +244,17 @@ class Track:
         self.rate = None
 
 
-class TopicThrottle:
-    """The controller's state of one topic. It is changed in place: a cycle visits ten thousand.
+class Throttle:
+    """The controller's state of one topic, or of one payer. It is changed in place: a cycle visits ten thousand.
 
     Attributes:
-        active: whether the topic is throttled, or would be.
+        topic: its full name; empty for a payer.
+        active: whether it is throttled, or would be.
         observed: whether it only would be.
         since_ns: when it was activated; None if inactive.
         pressures: at the last visit.
-        payer: the tenant or resource group that its traffic counts for.
+        payer: the resource group or tenant that its traffic counts for.
+        limited: whether its own limit held something back when it was measured last.
         failures: visits in a row that failed.
     """
 
@@ -267,6 +271,7 @@ class TopicThrottle:
         "active",
         "bytes",
         "failures",
+        "limited",
         "messages",
         "observed",
         "payer",
@@ -284,10 +289,15 @@ class TopicThrottle:
         self.observed = False
         self.since_ns: int | None = None
         self.pressures = Pressures()
+        self.limited = False
         self.failures = 0
         self._calm = 0
         self._calm_wanted = CALM_CYCLES
         self._ended_ns: int | None = None
+        self.restart(seen, now_ns)
+
+    def restart(self, seen: Seen, now_ns: int) -> None:
+        """Measure from now on: what was done before does not count."""
         self._seen_ns = now_ns
         self._remember(seen)
 
@@ -312,7 +322,8 @@ class TopicThrottle:
         nbytes = seen.bytes - self._bytes_seen
         if messages < 0 or nbytes < 0:
             messages, nbytes = seen.messages, seen.bytes  # The topic was loaded again.
-        if self.active and not self.observed and self._was_limited(seen, elapsed_ns):
+        self.limited = self.enforced and self._was_limited(seen, elapsed_ns)
+        if self.limited or seen.limited_elsewhere:
             self.messages.sample_limited((messages + seen.held_messages - self._held_messages) * per_s, cycles)
             self.bytes.sample_limited((nbytes + seen.held_bytes - self._held_bytes) * per_s, cycles)
         else:
@@ -387,6 +398,7 @@ class TopicThrottle:
     def _decision(self, kind: Kind, why: str = "", *, limited: bool = True) -> ThrottleDecision:
         return ThrottleDecision(
             kind=_WOULD[kind] if self.observed else kind,
+            payer=self.payer,
             topic=self.topic,
             pressures=self.pressures,
             natural_messages=self.messages.natural,

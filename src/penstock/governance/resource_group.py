@@ -39,6 +39,13 @@ class Amount(NamedTuple):
     messages: int = 0
     bytes: int = 0
 
+    def plus(self, messages: int, nbytes: int) -> Amount:
+        """Return the sum."""
+        return Amount(self.messages + messages, self.bytes + nbytes)
+
+
+NOTHING: Final = Amount()
+
 
 @dataclass(frozen=True, slots=True)
 class GroupRate:

@@ -9,20 +9,25 @@ Where: `penstock replay`, and the simulations of the tests.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.core.units import NS_PER_S
 from penstock.governance.adaptive_controller import ThrottleController
-from penstock.governance.adaptive_throttle import Kind, Pressures, Seen, ThrottleOptions, TopicThrottle
+from penstock.governance.adaptive_throttle import Kind, Pressures, Seen, Throttle, ThrottleOptions
+from penstock.governance.allocation import water_level
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from penstock.governance.adaptive_controller import Account
     from penstock.governance.adaptive_throttle import ThrottleDecision
 
 # Messages that a producer of Pulsar's clients has in flight at most.
 WINDOW: Final = 1_000
+# Messages are divided between topics in parts of this.
+_PARTS: Final = 1_000
 
 
 class TopicUse(NamedTuple):
@@ -71,32 +76,72 @@ class _Publisher:
     """A topic's publishers, and the throttle of the topic."""
 
     def __init__(self, name: str, payer: str, now_ns: int) -> None:
-        self.throttle = TopicThrottle(name, payer, Seen(0, 0), now_ns)
+        self.throttle = Throttle(name, payer, Seen(0, 0), now_ns)
+        self.use = TopicUse(0.0)
+        self.may = 0.0  # messages that the limit of the topic lets pass
         self.messages = 0.0
         self.bytes = 0.0
         self.held = 0.0
         self.limited_ns = 0
 
-    def publish(self, use: TopicUse, elapsed_s: float) -> float:
-        """Publish what is wanted, as far as the limits allow; returns messages."""
-        size = use.bytes_per_s / use.messages_per_s if use.messages_per_s else 0.0
-        waits = self.held + use.messages_per_s * elapsed_s
-        passed = waits
-        if self.throttle.enforced:
-            if self.throttle.messages.rate is not None:
-                passed = min(passed, self.throttle.messages.rate * elapsed_s)
-            if self.throttle.bytes.rate is not None and size:
-                passed = min(passed, self.throttle.bytes.rate * elapsed_s / size)
+    @property
+    def size(self) -> float:
+        """Bytes of one message."""
+        return self.use.bytes_per_s / self.use.messages_per_s if self.use.messages_per_s else 0.0
+
+    def want(self, use: TopicUse, elapsed_s: float) -> None:
+        """Want to publish this, and what waits."""
+        self.use = use
+        self.may = _passing(self.throttle, self.held + use.messages_per_s * elapsed_s, self.size, elapsed_s)
+
+    def publish(self, passed: float, elapsed_s: float) -> None:
+        """Publish so many messages; a window of the others waits."""
+        waits = self.held + self.use.messages_per_s * elapsed_s
         self.held = min(WINDOW, waits - passed)
         self.limited_ns += round(elapsed_s * NS_PER_S) if self.held > 0 else 0
         self.messages += passed
-        self.bytes += passed * size
-        return passed
+        self.bytes += passed * self.size
 
     def seen(self) -> Seen:
         """As a broker reports it."""
         size = self.bytes / self.messages if self.messages else 0.0
         return Seen(round(self.messages), round(self.bytes), round(self.held), round(self.held * size), self.limited_ns)
+
+
+class _Payer:
+    """The limit of a payer: its topics share it, and none gets more while another one waits."""
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self.limited_ns = 0
+
+    def publish(self, publishers: Sequence[_Publisher], elapsed_s: float) -> None:
+        """Let the topics publish."""
+        wanted = sum(one.may for one in publishers)
+        size = sum(one.may * one.size for one in publishers) / wanted if wanted else 0.0
+        passes = _passing(self.account.throttle, wanted, size, elapsed_s)
+        level = math.inf
+        if passes < wanted:
+            self.limited_ns += round(elapsed_s * NS_PER_S)
+            level = water_level(round(passes * _PARTS), [round(one.may * _PARTS) for one in publishers]) / _PARTS
+        for one in publishers:
+            before = one.messages, one.bytes
+            one.publish(min(one.may, level), elapsed_s)
+            self.account.count(round(one.messages) - round(before[0]), round(one.bytes) - round(before[1]))
+
+    def seen(self) -> Seen:
+        """As a broker reports it; what waits is with the topics."""
+        return Seen(self.account.messages, self.account.bytes, limited_ns=self.limited_ns)
+
+
+def _passing(throttle: Throttle, messages: float, size: float, elapsed_s: float) -> float:
+    """Messages of this size that a limit lets pass."""
+    if throttle.enforced:
+        if throttle.messages.rate is not None:
+            messages = min(messages, throttle.messages.rate * elapsed_s)
+        if throttle.bytes.rate is not None and size:
+            messages = min(messages, throttle.bytes.rate * elapsed_s / size)
+    return messages
 
 
 class Replay:
@@ -115,6 +160,7 @@ class Replay:
         self._payer_of = payer_of or {}
         self._controller = ThrottleController(options, self._decided)
         self._publishers: dict[str, _Publisher] = {}
+        self._payers: dict[str, _Payer] = {}
         self._at_s = 0.0
         self._before_s: float | None = None
 
@@ -129,14 +175,15 @@ class Replay:
         elapsed_s = row.at_s - self._before_s if self._before_s is not None else 0.0
         self._before_s = row.at_s
         now_ns = round(row.at_s * NS_PER_S)
+        publishers = {name: self._publisher(name, now_ns - round(elapsed_s * NS_PER_S)) for name in row.topics}
+        before = {name: one.messages for name, one in publishers.items()}
+        if elapsed_s > 0:
+            self._publish(row, publishers, elapsed_s)
         self._controller.begin(self.options, memory=row.memory, queueing_s=row.queueing_s)
         points = []
         for name, use in row.topics.items():
-            publisher = self._publishers.get(name)
-            if publisher is None:
-                payer = self._payer_of.get(name, tenant_of(name))
-                publisher = self._publishers[name] = _Publisher(name, payer, now_ns - round(elapsed_s * NS_PER_S))
-            passed = publisher.publish(use, elapsed_s) if elapsed_s > 0 else 0.0
+            publisher = publishers[name]
+            passed = publisher.messages - before[name]
             throttle = publisher.throttle
             self._controller.visit(throttle, publisher.seen(), use.backlog, now_ns)
             self._count(name, throttle, use.messages_per_s * elapsed_s, passed, elapsed_s)
@@ -152,10 +199,29 @@ class Replay:
                     active=throttle.active,
                 )
             )
+        for payer in self._payers.values():
+            self._controller.visit_payer(payer.account, payer.seen(), now_ns)
         self._controller.end_round()
         return points
 
-    def _count(self, name: str, throttle: TopicThrottle, wanted: float, passed: float, elapsed_s: float) -> None:
+    def _publisher(self, name: str, began_ns: int) -> _Publisher:
+        publisher = self._publishers.get(name)
+        if publisher is None:
+            payer = self._payer_of.get(name, tenant_of(name))
+            publisher = self._publishers[name] = _Publisher(name, payer, began_ns)
+            if payer not in self._payers:
+                self._payers[payer] = _Payer(self._controller.account(payer, began_ns))
+        return publisher
+
+    def _publish(self, row: TraceRow, publishers: Mapping[str, _Publisher], elapsed_s: float) -> None:
+        by_payer: dict[str, list[_Publisher]] = {}
+        for name, use in row.topics.items():
+            publishers[name].want(use, elapsed_s)
+            by_payer.setdefault(publishers[name].throttle.payer, []).append(publishers[name])
+        for payer, its_own in by_payer.items():
+            self._payers[payer].publish(its_own, elapsed_s)
+
+    def _count(self, name: str, throttle: Throttle, wanted: float, passed: float, elapsed_s: float) -> None:
         summary = self.summaries.setdefault(name, Summary())
         summary.wanted += wanted
         summary.passed += passed
@@ -169,7 +235,7 @@ class Replay:
 
     def _decided(self, decision: ThrottleDecision) -> None:
         self.decisions.append((self._at_s, decision))
-        if decision.kind in {Kind.ACTIVATED, Kind.WOULD_ACTIVATE}:
+        if decision.topic and decision.kind in {Kind.ACTIVATED, Kind.WOULD_ACTIVATE}:
             self.summaries.setdefault(decision.topic, Summary()).activations += 1
 
 

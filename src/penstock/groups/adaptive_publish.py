@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a topic has for adaptive throttling: the controller's state, and the limit that its producers wait for.
+"""What topics and payers have for adaptive throttling: the controller's state, and the limit that producers wait for.
 
 Why a line of its own and not the topic's publish rate: both limits may stop the same producer, and neither may undo the
 other. The adaptive one holds SENDs like that of a resource group, so other producers of a connection go on (A11).
 
-Where: `adaptive_throttling` makes one per topic that receives messages. The broker's `rates`, and a proxy's
-`relayed_sends`, add the line to the topic's limiters while the throttle is enforced.
+Where: `adaptive_throttling` makes one per topic that receives messages, and one per payer. The broker's `rates`, and a
+proxy's `relayed_sends`, add the lines to the limiters of topics while they are enforced.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from penstock.governance.adaptive_throttle import Seen
 from penstock.governance.muting import MuteReason
 from penstock.governance.resource_group import ClassLimiter, GroupRate
 from penstock.groups.group_publish import GroupPublish
@@ -21,56 +20,81 @@ if TYPE_CHECKING:
     import asyncio
 
     from penstock.core.clock import Clock
-    from penstock.governance.adaptive_throttle import TopicThrottle
-    from penstock.groups.ports import ThrottledTopic
+    from penstock.governance.adaptive_controller import Account
+    from penstock.governance.adaptive_throttle import Throttle
 
 
 class AdaptivePublish(GroupPublish):
-    """The limit of one topic; its producers wait in turn."""
+    """The limit of one topic, or of all topics of a payer; their producers wait in turn."""
 
     reason: ClassVar[MuteReason] = MuteReason.ADAPTIVE_RATE
 
-    __slots__ = ()
+    __slots__ = ("throttle",)
 
-    def __init__(self, topic: str, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(topic, ClassLimiter(), clock, loop, _evenly)
+    def __init__(self, throttle: Throttle, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(throttle.topic or throttle.payer, ClassLimiter(), clock, loop, _evenly)
+        self.throttle = throttle
+
+    @property
+    def owner_text(self) -> str:
+        """Whose limit it is, for sentences."""
+        return self.throttle.topic or f"all topics of {self.throttle.payer}"
 
 
-class AdaptiveTopic:
-    """One topic.
+class Throttled:
+    """A topic or a payer.
 
     Attributes:
         throttle: the controller's state.
         line: the limit, once there was one. It is kept, so that its debt is.
-        backlog: what a broker knows of its backlog (`backlog_sizes`); None without a quota.
     """
 
-    __slots__ = ("backlog", "line", "throttle")
+    __slots__ = ("line", "throttle")
 
-    def __init__(self, throttle: TopicThrottle) -> None:
+    def __init__(self, throttle: Throttle) -> None:
         self.throttle = throttle
         self.line: AdaptivePublish | None = None
-        self.backlog: MeasuredBacklog | None = None
 
     @property
     def limiter(self) -> AdaptivePublish | None:
         """The limit, while it is enforced."""
         return self.line if self.throttle.enforced else None
 
-    def seen(self, topic: ThrottledTopic, now_ns: int) -> Seen:
-        """Return the topic's counters."""
-        if self.line is None:
-            return Seen(topic.messages_in, topic.bytes_in)
-        limiter = self.line.limiter
-        return Seen(topic.messages_in, topic.bytes_in, *limiter.held, limiter.limited_ns(now_ns))
+    def limited_ns(self, now_ns: int) -> int:
+        """For how long something has been waiting for the limit, in all."""
+        return self.line.limiter.limited_ns(now_ns) if self.line is not None else 0
 
     def set_rates(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         """Give the limit the rates of the throttle. Its debt stays (A4)."""
         if self.line is None:
-            self.line = AdaptivePublish(self.throttle.topic, clock, loop)
+            self.line = AdaptivePublish(self.throttle, clock, loop)
         share = GroupRate(self.throttle.messages.rate, self.throttle.bytes.rate)
         self.line.limiter.set_share(share, clock.monotonic_ns())
         self.line.look_again()
+
+
+class AdaptiveTopic(Throttled):
+    """One topic.
+
+    Attributes:
+        backlog: what a broker knows of its backlog (`backlog_sizes`); None without a quota.
+    """
+
+    __slots__ = ("backlog",)
+
+    def __init__(self, throttle: Throttle) -> None:
+        super().__init__(throttle)
+        self.backlog: MeasuredBacklog | None = None
+
+
+class AdaptivePayer(Throttled):
+    """One payer, with its account."""
+
+    __slots__ = ("account",)
+
+    def __init__(self, account: Account) -> None:
+        super().__init__(account.throttle)
+        self.account = account
 
 
 class MeasuredBacklog:

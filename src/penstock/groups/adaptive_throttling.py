@@ -5,9 +5,9 @@ Why apart from the controller: it decides, and knows no topic, clock or log.
 Where: a broker or a proxy has one if `adaptivePublisherThrottlingEnabled` was true at the start. Otherwise nothing of
 this module is imported: no timer, no object per topic, no metric.
 
-A cycle measures memory and the disk, then visits the loaded topics in turns of the loop. It uses at most 10 ms of the
-loop: if there are more topics than that allows, the next cycle goes on where this one ended. What a visit decides is
-put into force at once.
+A cycle measures memory and the disk, then visits the loaded topics and their payers in turns of the loop. It uses at
+most 10 ms of the loop: if there are more topics than that allows, the next cycle goes on where this one ended. What a
+visit decides is put into force at once. The limit of a payer is a limiter of all its topics, also of one that is new.
 
 Failures never end the timer. They are counted and logged; limits stay for some cycles, then they are released in steps.
 """
@@ -15,13 +15,15 @@ Failures never end the timer. They are counted and logged; limits stay for some 
 from __future__ import annotations
 
 import logging
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from penstock.core.names import is_system_topic
 from penstock.core.units import NS_PER_MS, NS_PER_S
-from penstock.governance.adaptive_controller import ThrottleController
-from penstock.governance.adaptive_throttle import Seen, ThrottleOptions, TopicThrottle, Watermarks
-from penstock.groups.adaptive_publish import AdaptiveTopic
+from penstock.governance.adaptive_controller import GROUP, ThrottleController
+from penstock.governance.adaptive_throttle import Seen, Throttle, ThrottleOptions, Watermarks
+from penstock.governance.resource_group import Amount
+from penstock.groups.adaptive_publish import AdaptivePayer, AdaptiveTopic
 from penstock.groups.throttle_log import ThrottleLog
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.governance.adaptive_throttle import ThrottleDecision
     from penstock.governance.memory_row import MemoryRow
+    from penstock.groups.adaptive_publish import AdaptivePublish, Throttled
     from penstock.groups.ports import MeasuredMemory, ThrottledTopic, ThrottleSettings
 
 TopicT = TypeVar("TopicT", bound="ThrottledTopic")
@@ -44,7 +47,7 @@ TOPICS_PER_TURN: Final = 100
 CYCLE_NS_MAX: Final = 10 * NS_PER_MS
 # While memory matters, the allocator is asked so often to return what is free: it takes a thread for milliseconds.
 GIVE_BACK_NS: Final = 10 * NS_PER_S
-# Memory of a topic's state, and of its limit, once it had one; measured with tracemalloc.
+# Memory of the state of a topic or payer, and of its limit, once it had one; measured with tracemalloc.
 STATE_BYTES: Final = 800
 LIMIT_BYTES: Final = 800
 # People search logs for these words.
@@ -91,6 +94,7 @@ class ThrottlingSnapshot(NamedTuple):
     queueing_pressure: float
     active_topics: int
     observed_topics: int
+    active_payers: int
     activations: int
     last_evaluation_ms: int  # since 1970; 0: never
     evaluation_ns: int  # of the last cycle, in all its turns
@@ -155,8 +159,13 @@ class AdaptiveThrottling(Generic[TopicT]):
         self._options = throttle_options(limits())
         self.controller = ThrottleController(self._options, self._decided)
         self.measured: MeasuredMemory | None = None
-        self._limited: dict[TopicThrottle, TopicT] = {}  # where limits are in force
-        self._round: Iterator[TopicT] | None = None
+        self._payers: dict[str, AdaptivePayer] = {}
+        self._limited: dict[Throttle, TopicT] = {}  # topics whose limits are in force
+        self._limited_payers: set[Throttle] = set()
+        self._followers: Iterator[TopicT] | None = None  # that are still to learn of changed limits of payers
+        self._follow_again = False
+        self._follow_handle: asyncio.Handle | None = None
+        self._round: Iterator[TopicT | AdaptivePayer] | None = None
         self._started_ns = 0
         self._used_ns = 0
         self._gave_back_ns: int | None = None
@@ -173,8 +182,9 @@ class AdaptiveThrottling(Generic[TopicT]):
     def stop(self) -> None:
         """End the timer. Limits stay as they are: the broker stops."""
         self._timer.cancel()
-        if self._turn_handle is not None:
-            self._turn_handle.cancel()
+        for handle in (self._turn_handle, self._follow_handle):
+            if handle is not None:
+                handle.cancel()
         self._charge(-self._charged_bytes)
 
     def _charge(self, nbytes: int) -> None:
@@ -192,20 +202,30 @@ class AdaptiveThrottling(Generic[TopicT]):
         if options.observe_only != before.observe_only:
             why = "observe-only was switched " + ("on" if options.observe_only else "off")
             self._log.begin()
-            self._release([*self.controller.active, *self.controller.observed], why)
+            self._release(self.controller.throttled, why)
         if options.interval_ns != before.interval_ns:
             self._timer.cancel()
             self._timer = self._loop.call_later(self._interval_s, self._cycle)
 
+    def lines(self, topic: TopicT) -> tuple[AdaptivePublish, ...]:
+        """See `Throttles`."""
+        payer = self._payers.get(payer_of(topic)) if self._limited_payers and not is_system_topic(topic.text) else None
+        found = (one.limiter for one in (payer, topic.adaptive) if one is not None)
+        topic.throttle_lines = tuple(line for line in found if line is not None)
+        return topic.throttle_lines
+
     def forget_topic(self, topic: TopicT) -> None:
-        """A topic is unloaded or deleted: its debt and its rates go with it."""
+        """See `Throttles`. Its own debt and rates go with it; its payer keeps those of the payer."""
+        if topic.messages_in != topic.counted.messages and not is_system_topic(topic.text):
+            self._count(topic, self._clock.monotonic_ns())
+        topic.throttle_lines = ()
         adaptive, topic.adaptive = topic.adaptive, None
         if adaptive is not None:
             self._charge(-_charged(adaptive))
             self._limited.pop(adaptive.throttle, None)
             self.controller.release(adaptive.throttle, self._clock.monotonic_ns(), "the topic was unloaded")
 
-    def _release(self, throttles: Sequence[TopicThrottle], why: str) -> None:
+    def _release(self, throttles: Sequence[Throttle], why: str) -> None:
         """Lift limits, of some topics in each turn of the loop."""
         now_ns = self._clock.monotonic_ns()
         for throttle in throttles[:TOPICS_PER_TURN]:
@@ -235,11 +255,16 @@ class AdaptiveThrottling(Generic[TopicT]):
             self._failed = True
             log.exception(CYCLE_FAILED)
             if self.controller.cycle_failed():
-                self._release_step([*self.controller.active, *self.controller.observed])
+                self._release_step(self.controller.throttled)
             return
         if self._round is None:
-            self._round = iter(self._topics())
+            self._round = self._visited()
         self._turn()
+
+    def _visited(self) -> Iterator[TopicT | AdaptivePayer]:
+        """All topics, and then all payers: also those that were found with the topics."""
+        yield from self._topics()
+        yield from list(self._payers.values())
 
     def _give_back(self) -> None:
         """Freed memory that the allocator keeps counts as used as far as no row of the budget has accounted for it."""
@@ -268,69 +293,130 @@ class AdaptiveThrottling(Generic[TopicT]):
         self._log.end()
 
     def _visit_some(self, now_ns: int) -> bool:
-        """Visit the next topics; returns whether there are more."""
+        """Visit the next topics and payers; returns whether there are more."""
         assert self._round is not None
-        for count, topic in enumerate(self._round, 1):
-            adaptive = topic.adaptive
+        for count, one in enumerate(self._round, 1):
             try:
-                if adaptive is not None:
-                    self._visit(topic, adaptive, now_ns)
-                elif (
-                    topic.messages_in != topic.messages_when_idle
-                    and not topic.closed
-                    and not is_system_topic(topic.text)
-                ):
-                    throttle = TopicThrottle(topic.text, _payer(topic), Seen(topic.messages_in, topic.bytes_in), now_ns)
-                    topic.adaptive = AdaptiveTopic(throttle)
-                    self._charge(STATE_BYTES)
+                if isinstance(one, AdaptivePayer):
+                    self._visit_payer(one, now_ns)
+                else:
+                    self._visit_topic(one, now_ns)
             except Exception:
                 if not self._failed:  # Once in a cycle: ten thousand topics may fail for one reason.
                     self._failed = True
                     log.exception(CYCLE_FAILED)
-                if adaptive is not None:
-                    self.controller.visit_failed(adaptive.throttle, now_ns)
-                    self._enforce(topic, adaptive)
+                self._visit_failed(one, now_ns)
             if count >= TOPICS_PER_TURN:
                 return True
         return False
 
-    def _visit(self, topic: TopicT, adaptive: AdaptiveTopic, now_ns: int) -> None:
-        if topic.closed:
+    def _visit_topic(self, topic: TopicT, now_ns: int) -> None:
+        published = topic.messages_in != topic.counted.messages
+        if not (published or topic.adaptive is not None) or topic.closed or is_system_topic(topic.text):
+            return
+        payer = self._count(topic, now_ns)
+        adaptive = topic.adaptive
+        if adaptive is None:
+            throttle = Throttle(topic.text, payer, Seen(topic.messages_in, topic.bytes_in), now_ns)
+            topic.adaptive = AdaptiveTopic(throttle)
+            self._charge(STATE_BYTES)
             return
         throttle = adaptive.throttle
-        throttle.payer = _payer(topic)
+        throttle.payer = payer
         backlog = self._backlogs.part(topic, adaptive, self._options.backlog.low)
-        decision = self.controller.visit(throttle, adaptive.seen(topic, now_ns), backlog, now_ns)
+        seen = Seen(topic.messages_in, topic.bytes_in, *topic.waiting, adaptive.limited_ns(now_ns))
+        decision = self.controller.visit(throttle, seen, backlog, now_ns)
         throttle.failures = 0
         if decision is not None:
             self._enforce(topic, adaptive)
         elif throttle.idle:
             self._charge(-_charged(adaptive))
-            topic.adaptive, topic.messages_when_idle = None, topic.messages_in
+            topic.adaptive = None
+
+    def _count(self, topic: TopicT, now_ns: int) -> str:
+        """Let the payer of a topic pay for what was published since it was counted last; returns the payer."""
+        name = payer_of(topic)
+        payer = self._payers.get(name)
+        if payer is None:
+            payer = self._payers[name] = AdaptivePayer(self.controller.account(name, now_ns))
+            self._charge(STATE_BYTES)
+        seen, counted = Amount(topic.messages_in, topic.bytes_in), topic.counted
+        topic.counted = seen
+        payer.account.count(seen.messages - counted.messages, seen.bytes - counted.bytes)
+        return name
+
+    def _visit_payer(self, payer: AdaptivePayer, now_ns: int) -> None:
+        account, throttle = payer.account, payer.throttle
+        seen = Seen(account.messages, account.bytes, limited_ns=payer.limited_ns(now_ns))
+        decision = self.controller.visit_payer(account, seen, now_ns)
+        throttle.failures = 0
+        if decision is not None:
+            self._enforce_payer(payer)
+        elif account.idle:
+            self._charge(-_charged(payer))
+            self.controller.forget_payer(account)
+            del self._payers[throttle.payer]
+
+    def _visit_failed(self, one: TopicT | AdaptivePayer, now_ns: int) -> None:
+        throttled = one if isinstance(one, AdaptivePayer) else one.adaptive
+        if throttled is not None:
+            self.controller.visit_failed(throttled.throttle, now_ns)
+            self._enforce_of(throttled.throttle)
+
+    # -- limits in force
 
     def _enforce(self, topic: TopicT, adaptive: AdaptiveTopic) -> None:
         enforced, was_enforced = adaptive.throttle.enforced, adaptive.throttle in self._limited
         if enforced:
-            if adaptive.line is None:
-                self._charge(LIMIT_BYTES)
-            adaptive.set_rates(self._clock, self._loop)
+            self._set_rates(adaptive)
             self._limited[adaptive.throttle] = topic
         if enforced != was_enforced:
             if not enforced:
                 del self._limited[adaptive.throttle]
             self._changed(topic)
 
-    def _enforce_of(self, throttle: TopicThrottle) -> None:
-        topic = self._limited.get(throttle)
+    def _enforce_payer(self, payer: AdaptivePayer) -> None:
+        enforced, was_enforced = payer.throttle.enforced, payer.throttle in self._limited_payers
+        if enforced:
+            self._set_rates(payer)
+        if enforced != was_enforced:
+            (self._limited_payers.add if enforced else self._limited_payers.remove)(payer.throttle)
+            self._follow_again = True
+            if self._follow_handle is None:
+                self._follow_handle = self._loop.call_soon(self._follow)
+
+    def _set_rates(self, throttled: Throttled) -> None:
+        if throttled.line is None:
+            self._charge(LIMIT_BYTES)
+        throttled.set_rates(self._clock, self._loop)
+
+    def _follow(self) -> None:
+        """Tell topics of changed limits of their payers, some in each turn of the loop."""
+        if self._followers is None:
+            self._followers, self._follow_again = iter(self._topics()), False
+        topics = list(islice(self._followers, TOPICS_PER_TURN))
+        for topic in topics:
+            before = topic.throttle_lines
+            if not topic.closed and self.lines(topic) != before:
+                self._changed(topic)
+        if len(topics) < TOPICS_PER_TURN:
+            self._followers = None
+        more = self._followers is not None or self._follow_again
+        self._follow_handle = self._loop.call_soon(self._follow) if more else None
+
+    def _enforce_of(self, throttle: Throttle) -> None:
+        topic, payer = self._limited.get(throttle), self._payers.get(throttle.payer)
         if topic is not None and topic.adaptive is not None:
             self._enforce(topic, topic.adaptive)
+        elif payer is not None and payer.throttle is throttle:
+            self._enforce_payer(payer)
 
     def _decided(self, decision: ThrottleDecision) -> None:
         self._log.decided(decision)
         if self.observer is not None:
             self.observer(decision)
 
-    def _release_step(self, throttles: Sequence[TopicThrottle]) -> None:
+    def _release_step(self, throttles: Sequence[Throttle]) -> None:
         """Raise limits by a step, of some topics in each turn of the loop."""
         now_ns = self._clock.monotonic_ns()
         for throttle in throttles[:TOPICS_PER_TURN]:
@@ -360,6 +446,7 @@ class AdaptiveThrottling(Generic[TopicT]):
             queueing_pressure=controller.queueing_pressure,
             active_topics=len(controller.active),
             observed_topics=len(controller.observed),
+            active_payers=len(self._limited_payers),
             activations=controller.activations,
             last_evaluation_ms=self.last_evaluation_ms,
             evaluation_ns=self.evaluation_ns,
@@ -371,18 +458,18 @@ class AdaptiveThrottling(Generic[TopicT]):
         )
 
 
-def _payer(topic: ThrottledTopic) -> str:
-    """What the traffic of a topic counts for. A slash is in no tenant's name."""
+def payer_of(topic: ThrottledTopic) -> str:
+    """Whose account pays for the traffic of a topic."""
     groups = topic.resource_groups
-    return f"group/{groups[0].name}" if groups else topic.name.tenant
+    return f"{GROUP}{groups[0].name}" if groups else topic.name.tenant
 
 
-def _charged(adaptive: AdaptiveTopic) -> int:
-    """The memory that a topic is charged for."""
-    return STATE_BYTES + (LIMIT_BYTES if adaptive.line is not None else 0)
+def _charged(throttled: Throttled) -> int:
+    """The memory that a topic or payer is charged for."""
+    return STATE_BYTES + (LIMIT_BYTES if throttled.line is not None else 0)
 
 
-def _shown(throttle: TopicThrottle) -> TopicThrottling:
+def _shown(throttle: Throttle) -> TopicThrottling:
     natural, rate = throttle.messages.natural, throttle.messages.rate
     return TopicThrottling(
         topic=throttle.topic,

@@ -139,13 +139,14 @@ class HeldProducer:
 
     def _count(self, rows: int, messages: int, nbytes: int) -> None:
         self.rows += rows
-        self.amount = Amount(self.amount.messages + messages, self.amount.bytes + nbytes)
+        self.amount = self.amount.plus(messages, nbytes)
+        self.topic.held(messages, nbytes)
         self._tell_meter(messages, nbytes)
 
     def _tell_meter(self, messages: int, nbytes: int) -> None:
         if self.line is not None:
             limiter = self.line.limiter
-            limiter.held = Amount(limiter.held.messages + messages, limiter.held.bytes + nbytes)
+            limiter.held = limiter.held.plus(messages, nbytes)
 
 
 class HeldSends:

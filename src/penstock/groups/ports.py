@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.core.names import TopicName
-    from penstock.groups.adaptive_publish import AdaptiveTopic
+    from penstock.governance.resource_group import Amount
+    from penstock.groups.adaptive_publish import AdaptivePublish, AdaptiveTopic
     from penstock.groups.group import Group
     from penstock.groups.group_publish import GroupPublish
     from penstock.net.connection import Connection
+
+
+TopicT_contra = TypeVar("TopicT_contra", bound="ThrottledTopic", contravariant=True)
 
 
 class PublishLimit(Protocol):
@@ -38,6 +42,9 @@ class LimitedTopic(Protocol):
     def publish_limiters(self) -> Sequence[RateLimit | GroupPublish]: ...  # all, in the order in which they are asked
     @property
     def publish_lines(self) -> Sequence[GroupPublish]: ...  # those of them for which SENDs are held
+
+    def held(self, messages: int, nbytes: int) -> None:
+        """Count SENDs that are held, for whatever limit, or that are not any more (negative)."""
 
 
 class LimitedProducer(Protocol):
@@ -68,7 +75,9 @@ class ThrottledTopic(Protocol):
     """A topic that may be throttled adaptively."""
 
     adaptive: AdaptiveTopic | None  # None while nothing is published
-    messages_when_idle: int  # `messages_in` when `adaptive` was dropped
+    throttle_lines: tuple[AdaptivePublish, ...]  # in which its producers wait: its own, and that of its payer
+    counted: Amount  # what the account of its payer has counted
+    waiting: Amount  # SENDs that are held, for whatever limit
 
     @property
     def name(self) -> TopicName: ...
@@ -82,6 +91,16 @@ class ThrottledTopic(Protocol):
     def closed(self) -> bool: ...
     @property
     def resource_groups(self) -> Sequence[Group]: ...
+
+
+class Throttles(Protocol[TopicT_contra]):
+    """Adaptive throttling, for those who keep the limiters of topics."""
+
+    def lines(self, topic: TopicT_contra) -> tuple[AdaptivePublish, ...]:
+        """Return the limits that are in force for a topic, also for one that is new."""
+
+    def forget_topic(self, topic: TopicT_contra) -> None:
+        """A topic is unloaded or deleted."""
 
 
 class MeasuredMemory(Protocol):

@@ -38,7 +38,7 @@ class ThrottleLog:
     """Logs decisions. `begin` and `end` enclose a cycle."""
 
     def __init__(self) -> None:
-        self._count: Counter[Kind] = Counter()
+        self._count: Counter[tuple[Kind, str]] = Counter()
         self._memory_matters = False
 
     def begin(self) -> None:
@@ -50,18 +50,20 @@ class ThrottleLog:
         word = _WORDS.get(decision.kind)
         if word is None:
             return
-        self._count[decision.kind] += 1
-        if self._count[decision.kind] > LINES_PER_CYCLE:
+        counted = decision.kind, "topics" if decision.topic else "payers"
+        self._count[counted] += 1
+        if self._count[counted] > LINES_PER_CYCLE:
             return
         numbers = _activation(decision) if decision.rate_messages or decision.rate_bytes else _release(decision)
-        log.info("[AdaptiveThrottle] %s topic=%s %s", word, decision.topic, numbers)
+        subject = f"topic={decision.topic}" if decision.topic else f"payer={decision.payer}"
+        log.info("[AdaptiveThrottle] %s %s %s", word, subject, numbers)
 
     def end(self) -> None:
         """A cycle has ended."""
-        for kind, count in self._count.items():
+        for (kind, subjects), count in self._count.items():
             if count > LINES_PER_CYCLE:
                 more = count - LINES_PER_CYCLE
-                log.info("[AdaptiveThrottle] %s and %d more topics in this cycle", _WORDS[kind], more)
+                log.info("[AdaptiveThrottle] %s and %d more %s in this cycle", _WORDS[kind], more, subjects)
 
     def memory(self, pressure: float, measured: MeasuredMemory) -> None:
         """Log where the memory is when it begins to matter, and when it does not matter any more."""

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.errors import ServiceNotReady
 from penstock.core.units import NS_PER_S
+from penstock.governance.resource_group import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,8 +20,9 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.names import TopicName
     from penstock.governance.memory_row import MemoryRow
-    from penstock.groups.adaptive_publish import AdaptiveTopic
+    from penstock.groups.adaptive_publish import AdaptivePublish, AdaptiveTopic
     from penstock.groups.group import Group
+    from penstock.groups.ports import Throttles
 
 # Memory of one topic, besides its name.
 TOPIC_BYTES: Final = 1_024
@@ -34,31 +37,48 @@ class PublishedTopic:
     """
 
     __slots__ = (
+        "_of",
         "adaptive",
         "bytes_in",
         "charged_bytes",
         "closed",
+        "counted",
         "idle_since_ns",
         "messages_in",
-        "messages_when_idle",
         "name",
         "producers",
         "resource_groups",
         "text",
+        "throttle_lines",
+        "waiting",
     )
 
-    def __init__(self, name: TopicName, text: str, charged_bytes: int) -> None:
+    def __init__(self, name: TopicName, text: str, charged_bytes: int, of: PublishedTopics) -> None:
+        self._of = of
         self.name = name
         self.text = text
         self.charged_bytes = charged_bytes
         self.messages_in = 0
         self.bytes_in = 0
-        self.messages_when_idle = 0
+        self.counted = NOTHING
+        self.waiting = NOTHING
+        self.throttle_lines: tuple[AdaptivePublish, ...] = ()
         self.closed = False
         self.adaptive: AdaptiveTopic | None = None
         self.resource_groups: Sequence[Group] = ()
         self.producers: dict[object, Callable[[], None]] = {}
         self.idle_since_ns = 0  # without producers
+
+    def lines(self) -> tuple[AdaptivePublish, ...]:
+        """Return the limits in force, now that its groups are known."""
+        return self._of.throttling.lines(self) if self._of.throttling is not None else ()
+
+
+def no_room(memory: MemoryRow) -> ServiceNotReady:
+    """The error of one producer or consumer too many."""
+    return ServiceNotReady(
+        f"producers and consumers take {memory.used_bytes} of {memory.size_bytes} bytes; try again, or raise sessionsMB"
+    )
 
 
 class PublishedTopics:
@@ -66,23 +86,24 @@ class PublishedTopics:
 
     def __init__(self, memory: MemoryRow, clock: Clock) -> None:
         """Args: memory: is charged for topics."""
-        self.forgotten: Callable[[PublishedTopic], None] = lambda _topic: None
+        self.throttling: Throttles[PublishedTopic] | None = None  # set before the first producer
         self._memory = memory
         self._clock = clock
         self._topics: dict[str, PublishedTopic] = {}
 
-    def opened(self, name: TopicName, producer: object, changed: Callable[[], None]) -> PublishedTopic | None:
+    def opened(self, name: TopicName, producer: object, changed: Callable[[], None]) -> PublishedTopic:
         """Add a producer, and call `changed` when its limit begins or ends.
 
-        Returns None if there is no memory for one more topic.
+        Raises:
+            ServiceNotReady: there is no memory for one more topic.
         """
         text = str(name)
         topic = self._topics.get(text)
         if topic is None:
             nbytes = TOPIC_BYTES + 2 * len(text)
             if not self._memory.try_take(nbytes):
-                return None
-            topic = self._topics[text] = PublishedTopic(name, text, nbytes)
+                raise no_room(self._memory)
+            topic = self._topics[text] = PublishedTopic(name, text, nbytes, self)
         topic.producers[producer] = changed
         return topic
 
@@ -97,7 +118,8 @@ class PublishedTopics:
         for topic in [one for one in self._topics.values() if not one.producers and one.idle_since_ns < before_ns]:
             del self._topics[topic.text]
             topic.closed = True
-            self.forgotten(topic)
+            if self.throttling is not None:
+                self.throttling.forget_topic(topic)
             self._memory.release(topic.charged_bytes)
         return list(self._topics.values())
 

@@ -9,13 +9,12 @@ Where: each `relay` has one.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import InvalidTopicName, ServiceNotReady
 from penstock.core.names import TopicName
 from penstock.groups.held_permits import Permits
+from penstock.proxy.published_topics import no_room
 from penstock.wire.relayed_messages import HEAD_BYTES_MAX, MessageCounter
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class RelayedConsumer:
 
     __slots__ = ("charged_bytes", "consumer_id", "groups", "permits", "topic")
 
-    def __init__(self, consumer_id: int, topic: TopicName | None, charged_bytes: int) -> None:
+    def __init__(self, consumer_id: int, topic: TopicName, charged_bytes: int) -> None:
         self.consumer_id = consumer_id
         self.topic = topic
         self.charged_bytes = charged_bytes
@@ -81,23 +80,18 @@ class RelayedConsumers:
         """A SUBSCRIBE is passed on.
 
         Raises:
+            InvalidTopicName: nobody could say who pays, whatever the broker makes of this name.
             ServiceNotReady: there is no memory for one more.
         """
         self.forget(body.consumer_id)
-        topic = None
-        with suppress(InvalidTopicName):  # The broker will probably refuse it.
-            topic = TopicName.parse(body.topic)
+        topic = TopicName.parse(body.topic)
         nbytes = CONSUMER_BYTES + 2 * len(body.topic)
         memory = self._services.sessions_memory
         if not memory.try_take(nbytes):
-            raise ServiceNotReady(
-                f"producers and consumers take {memory.used_bytes} of {memory.size_bytes} bytes; try again, or raise "
-                f"sessionsMB"
-            )
+            raise no_room(memory)
         consumer = self.consumers[body.consumer_id] = RelayedConsumer(body.consumer_id, topic, nbytes)
-        if topic is not None:
-            groups = self._services.groups
-            self._limit(consumer, groups.of_topic(topic), exact=True, known=groups.is_known(topic))
+        groups = self._services.groups
+        self._limit(consumer, groups.of_topic(topic), exact=True, known=groups.is_known(topic))
 
     def flow(self, body: codec.CommandFlow) -> bool:
         """A FLOW came. Returns whether it is passed on as it is."""
@@ -139,7 +133,7 @@ class RelayedConsumers:
         all_groups = self._services.groups
         for consumer in list(self.consumers.values()):
             yield
-            if consumer.topic is None or self.consumers.get(consumer.consumer_id) is not consumer:
+            if self.consumers.get(consumer.consumer_id) is not consumer:
                 continue
             groups, known = all_groups.of_topic(consumer.topic), all_groups.is_known(consumer.topic)
             permits = consumer.permits
@@ -156,7 +150,7 @@ class RelayedConsumers:
             consumer = self.consumers.get(consumer_id)
             if consumer is None:
                 continue
-            if self._usage is not None and consumer.topic is not None:
+            if self._usage is not None:
                 self._usage.delivered(consumer.topic, seen)
             if consumer.permits is not None:
                 consumer.permits.delivered(seen.messages, seen.bytes, unread=seen.unread)

@@ -14,9 +14,10 @@ from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from penstock.core.errors import InvalidTopicName, ServiceNotReady
+from penstock.core.errors import ServiceNotReady
 from penstock.core.names import TopicName
 from penstock.groups.held_sends import HeldProducer, HeldSends
+from penstock.proxy.published_topics import no_room
 from penstock.proxy.relayed_usage import RelayedUsage
 from penstock.wire.relayed import pick_frames
 
@@ -56,6 +57,11 @@ class RelayedTopic:
     def publish_limiters(self) -> tuple[GroupPublish, ...]:
         return self.publish_lines
 
+    def held(self, messages: int, nbytes: int) -> None:
+        """See `LimitedTopic`."""
+        if self.all_producers is not None:
+            self.all_producers.waiting = self.all_producers.waiting.plus(messages, nbytes)
+
     def limit(self, groups: tuple[Group, ...]) -> None:
         """Set the groups that limit it."""
         for group in self.groups:
@@ -69,10 +75,8 @@ class RelayedTopic:
 
     def set_lines(self) -> None:
         """Set the lines in which its producers wait."""
-        adaptive = self.all_producers.adaptive if self.all_producers is not None else None
-        throttle = adaptive.limiter if adaptive is not None else None
-        of_groups = (group.publish for group in self.groups)
-        self.publish_lines = (*of_groups, throttle) if throttle is not None else tuple(of_groups)
+        throttles = self.all_producers.lines() if self.all_producers is not None else ()
+        self.publish_lines = (*(group.publish for group in self.groups), *throttles)
 
 
 class RelayedProducer:
@@ -111,24 +115,23 @@ class RelayedSends:
         """A PRODUCER is passed on.
 
         Raises:
+            InvalidTopicName: nobody could say who pays, whatever the broker makes of this name.
             ServiceNotReady: there is no memory for one more.
         """
         self.forget(body.producer_id)
-        try:
-            topic = RelayedTopic(TopicName.parse(body.topic))
-        except InvalidTopicName:
-            return  # The broker will refuse it.
+        topic = RelayedTopic(TopicName.parse(body.topic))
         nbytes = PRODUCER_BYTES + 2 * len(body.topic)
         memory = self._services.sessions_memory
         if not memory.try_take(nbytes):
-            raise ServiceNotReady(
-                f"producers and consumers take {memory.used_bytes} of {memory.size_bytes} bytes; try again, or raise "
-                f"sessionsMB"
-            )
+            raise no_room(memory)
         producer = RelayedProducer(body.producer_id, topic, nbytes)
         if self._services.published is not None:
             changed = partial(self._lines_changed, producer)
-            topic.all_producers = self._services.published.opened(topic.name, producer, changed)
+            try:
+                topic.all_producers = self._services.published.opened(topic.name, producer, changed)
+            except ServiceNotReady:
+                memory.release(nbytes)
+                raise
         topic.limit(self._services.groups.of_topic(topic.name))
         self.producers[body.producer_id] = producer
         self._hold_if_limited(producer)

@@ -83,7 +83,7 @@ def throttle(
         clock=clock,
         loop=loop,
     )
-    topics.forgotten = throttling.forget_topic
+    topics.throttling = throttling
 
     def count_failure() -> None:
         throttling.controller.failures += 1

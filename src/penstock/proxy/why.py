@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from penstock.core.errors import NotFound
 from penstock.core.units import NS_PER_MS
 from penstock.governance.muting import MuteReason
+from penstock.groups.adaptive_publish import AdaptivePublish
 from penstock.net.topic_list_limiter import LimitType, Owner
 from penstock.proxy.session import Session
 
@@ -100,9 +101,7 @@ class Why:
                 if relay is None:
                     continue
                 own_producers = [one for one in relay.sends.producers.values() if concerns(one.topic.name)]
-                own_consumers = [
-                    one for one in relay.consumers.consumers.values() if one.topic is not None and concerns(one.topic)
-                ]
+                own_consumers = [one for one in relay.consumers.consumers.values() if concerns(one.topic)]
                 producers += len(own_producers)
                 consumers += len(own_consumers)
                 for producer in own_producers:
@@ -157,7 +156,7 @@ class Why:
         """A resource group, or another limit with shares and a balance."""
         now_ns, share = self._services.clock.monotonic_ns(), limiter.share
         left = zip(("messages_left", "bytes_left"), limiter.left(now_ns), strict=True)
-        group = self._services.groups.in_use.get(line.owner)
+        group = None if isinstance(line, AdaptivePublish) else self._services.groups.in_use.get(line.owner)
         quota = getattr(group.quota, traffic) if group is not None else share
         numbers: dict[str, float] = {
             **{name: value for name, value in left if value is not None},
@@ -169,8 +168,8 @@ class Why:
             **more,
         }
         wait = f"wait {-(-limiter.delay_ns(now_ns) // NS_PER_MS)} ms for its turn"
-        if group is None:
-            limit = f"adaptive publish throttle of {line.owner}"
+        if isinstance(line, AdaptivePublish):
+            limit = f"adaptive publish throttle of {line.owner_text}"
             return self._finding(subject, limit, "adaptive-publish-rate", since_ns, numbers, wait)
         remedy = f"{wait}, or raise {traffic}RateInMsgs or {traffic}RateInBytes of the group"
         limit = f"{traffic} quota of resource group {line.owner}"

@@ -20,6 +20,7 @@ from penstock.accounting.episodes import Episodes
 from penstock.accounting.records import DECISION, DecisionRecord
 from penstock.core.errors import PenstockError
 from penstock.core.units import KIB, MIB, NS_PER_S
+from penstock.governance.adaptive_controller import GROUP
 from penstock.governance.memory_row import MemoryRow
 
 if TYPE_CHECKING:
@@ -115,9 +116,14 @@ class DecisionRecords:
     # -- decisions
 
     def throttled(self, decision: ThrottleDecision) -> None:
-        """Adaptive throttling has decided something about a topic."""
+        """Adaptive throttling has decided something about a topic, or about all topics of a payer."""
         kind, observed_only = _OF_THROTTLE[decision.kind.value]
-        tenant, namespace = decision.topic.partition("://")[2].split("/", 2)[:2]
+        if decision.topic:
+            tenant, namespace = decision.topic.partition("://")[2].split("/", 2)[:2]
+            about = {"tenant": tenant, "namespace": f"{tenant}/{namespace}", "topic": decision.topic}
+        else:
+            kind_of_payer = "resource_group" if decision.payer.startswith(GROUP) else "tenant"
+            about = {kind_of_payer: decision.payer.removeprefix(GROUP)}
         pressures = decision.pressures
         reason = decision.why or (
             f"memory pressure {pressures.memory:.2f}, backlog pressure {pressures.backlog:.2f}, "
@@ -128,9 +134,7 @@ class DecisionRecords:
             kind=kind,
             limiter="adaptive-publish-throttle",
             reason=reason,
-            tenant=tenant,
-            namespace=f"{tenant}/{namespace}",
-            topic=decision.topic,
+            **about,
             unit="messages/s" if of_messages else "bytes/s",
             before=decision.natural_messages if of_messages else decision.natural_bytes,
             after=decision.rate_messages if of_messages else decision.rate_bytes,

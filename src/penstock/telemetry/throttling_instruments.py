@@ -74,6 +74,8 @@ THROTTLING_INSTRUMENTS: Final[tuple[Instrument[ServerSnapshot, Any], ...]] = (
                "Pressure of the disk, from 0 (an append takes a quarter of a second) to 1 (a second)"),
     Instrument("penstock_adaptive_throttle_observed_topics", "gauge", "", THROTTLING, lambda s: s.observed_topics,
                "Topics that would be throttled if observe-only were off"),
+    Instrument("penstock_adaptive_throttle_active_payers", "gauge", "", THROTTLING, lambda s: s.active_payers,
+               "Resource groups and tenants whose topics are throttled together; 0 while observe-only is on"),
     Instrument("penstock_adaptive_throttle_topics_left_out", "gauge", "", THROTTLING, lambda s: s.topics_left_out,
                "Topics without metrics of their own, although these are asked for: 5,000 have them"),
     Instrument("penstock_adaptive_throttle_memory_used_bytes", "gauge", "bytes", THROTTLING,

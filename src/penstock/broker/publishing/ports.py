@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.core.checksum import Buffer
     from penstock.core.names import TopicName
     from penstock.governance.resource_group import Amount
-    from penstock.groups.adaptive_publish import AdaptiveTopic
+    from penstock.groups.adaptive_publish import AdaptivePublish, AdaptiveTopic
     from penstock.groups.group import Group
     from penstock.groups.group_publish import GroupPublish
     from penstock.net.connection import Connection
@@ -49,7 +49,9 @@ class PublishedTopic(Protocol):
     publish_lines: tuple[GroupPublish, ...]  # those of the limiters for which SENDs are held
     resource_groups: tuple[Group, ...]
     adaptive: AdaptiveTopic | None  # None without adaptive throttling, or while nothing is published
-    messages_when_idle: int  # `messages_in` when `adaptive` was dropped
+    throttle_lines: tuple[AdaptivePublish, ...]
+    counted: Amount
+    waiting: Amount
     dispatch_limiter: DispatchLimiter | None
     deduplication: TopicDeduplication | None
 
@@ -69,6 +71,7 @@ class PublishedTopic(Protocol):
     def fenced(self) -> bool: ...  # being unloaded or deleted
     @property
     def closed(self) -> bool: ...  # not this broker's topic any more
+    def held(self, messages: int, nbytes: int) -> None: ...  # of its SENDs more are held, or fewer
     @property
     def last_entry_id(self) -> int: ...  # the last durable entry
     @property

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.core.clock import Clock
     from penstock.groups.group import Group
+    from penstock.groups.ports import Throttles
 
 # The owner of a mute for the broker's rate; topics use their names, which contain a scheme.
 BROKER: Final = "broker"
@@ -52,8 +53,7 @@ class Rates:
         self._publish: PublishLimiter | None = None
         self._dispatch: DispatchLimiter | None = None
         self._subscribers: dict[tuple[str, str, str, int], TokenBucket] = {}
-        # Called with a topic that is unloaded or deleted; adaptive throttling sets it.
-        self.forgotten: Callable[[PublishedTopic], None] | None = None
+        self.throttling: Throttles[PublishedTopic] | None = None  # None: adaptive throttling is disabled
         self.refresh()
 
     # -- changes
@@ -87,9 +87,8 @@ class Rates:
 
     def _set_publish_limiters(self, topic: PublishedTopic, *rates: PublishLimiter) -> None:
         before, lines_before = topic.publish_limiters, topic.publish_lines
-        adaptive = topic.adaptive.limiter if topic.adaptive is not None else None
-        groups = (group.publish for group in topic.resource_groups)
-        topic.publish_lines = (*groups, adaptive) if adaptive is not None else tuple(groups)
+        throttles = self.throttling.lines(topic) if self.throttling is not None else ()
+        topic.publish_lines = (*(group.publish for group in topic.resource_groups), *throttles)
         topic.publish_limiters = (*rates, *topic.publish_lines)
         if before or topic.publish_limiters:
             for producer in list(topic.producers.values()):
@@ -136,8 +135,8 @@ class Rates:
         if own is not None:
             own.close()
         topic.publish_limiters = topic.publish_lines = ()
-        if self.forgotten is not None:
-            self.forgotten(topic)
+        if self.throttling is not None:
+            self.throttling.forget_topic(topic)
         _count(topic, ())
         for subscription in topic.subscriptions.values():
             self.forget_subscription(subscription)

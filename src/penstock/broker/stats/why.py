@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.names import NamespaceName, TopicName
     from penstock.core.usage_report import FourNumbers
-    from penstock.governance.adaptive_throttle import Pressures, TopicThrottle
+    from penstock.governance.adaptive_throttle import Pressures, Throttle
     from penstock.governance.muting import Mute
     from penstock.governance.resource_group import ClassLimiter
     from penstock.groups.adaptive_throttling import AdaptiveThrottling
@@ -214,7 +214,7 @@ class Why:
         if waiting is not None:
             numbers = {"held_messages": waiting.amount.messages, "held_bytes": waiting.amount.bytes}
             if isinstance(waiting.line, AdaptivePublish):
-                yield self._throttled(subject, producer.topic, waiting.line, waiting.since_ns, numbers)
+                yield self._throttled(subject, waiting.line, waiting.since_ns, numbers)
             elif waiting.line is not None:
                 yield self._group(subject, "publish", waiting.line, waiting.line.limiter, waiting.since_ns, numbers)
             else:
@@ -225,16 +225,12 @@ class Why:
             yield self._mute(subject, producer, mute)
 
     def _adaptive_throttle(self, topic: Topic) -> Iterable[Json]:
-        line = topic.adaptive.limiter if topic.adaptive is not None else None
-        if line is not None:
-            yield self._throttled(f"topic {topic.text}", topic, line, None, {})
+        for line in topic.throttle_lines:
+            yield self._throttled(f"topic {topic.text}", line, None, {})
 
-    def _throttled(
-        self, subject: str, topic: PublishedTopic, line: AdaptivePublish, since_ns: int | None, more: dict[str, int]
-    ) -> Json:
-        """A topic that is throttled adaptively; without `since_ns`, since it was activated."""
-        assert topic.adaptive is not None
-        throttle, now_ns = topic.adaptive.throttle, self._clock.monotonic_ns()
+    def _throttled(self, subject: str, line: AdaptivePublish, since_ns: int | None, more: dict[str, int]) -> Json:
+        """A topic or payer that is throttled adaptively; without `since_ns`, since it was activated."""
+        throttle, now_ns = line.throttle, self._clock.monotonic_ns()
         pressures, share = throttle.pressures, line.limiter.share
         left = zip(("messages_left", "bytes_left"), line.limiter.left(now_ns), strict=True)
         numbers: dict[str, float] = {
@@ -249,7 +245,7 @@ class Why:
             **more,
         }
         since = throttle.since_ns if since_ns is None else since_ns
-        limit = f"adaptive publish throttle of {topic.text}"
+        limit = f"adaptive publish throttle of {line.owner_text}"
         return self._finding(subject, limit, "adaptive-publish-rate", since, numbers, _relief(pressures))
 
     def _memory_in_use(self) -> dict[str, float]:
@@ -277,10 +273,11 @@ class Why:
             found = self._group(subject, "publish", group, group.limiter, since_ns, pool)
             found["limit"] += ": its connection holds as much of it as it may, and is not read"
             return found
-        if reason is MuteReason.ADAPTIVE_RATE and (of := self._topics.get(mute.owner or "")) is not None:
-            line = of.adaptive.limiter if of.adaptive is not None else None
+        if reason is MuteReason.ADAPTIVE_RATE:
+            of = self._topics.get(mute.owner or "") or producer.topic
+            line = next((one for one in of.throttle_lines if one.owner == mute.owner), None)
             if line is not None:
-                found = self._throttled(subject, of, line, since_ns, pool)
+                found = self._throttled(subject, line, since_ns, pool)
                 found["limit"] += ": its connection holds as much of it as it may, and is not read"
                 return found
         limit, numbers, remedy = _of_connection(reason, connection, pool)
@@ -423,7 +420,7 @@ def _of_connection(reason: MuteReason, connection: Connection, pool: dict[str, i
             return "a limit that was removed just now", {}, "the next turn of the loop"
 
 
-def _natural(throttle: TopicThrottle) -> tuple[tuple[str, float], ...]:
+def _natural(throttle: Throttle) -> tuple[tuple[str, float], ...]:
     return ("messages", throttle.messages.natural), ("bytes", throttle.bytes.natural)
 
 

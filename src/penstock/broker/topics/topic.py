@@ -18,6 +18,7 @@ from penstock.broker.subscriptions.subscription import Subscription
 from penstock.broker.subscriptions.tail import Tail
 from penstock.broker.topics.topic_states import cancelled_of, compacted_in
 from penstock.core.errors import NotAllowed, ServiceNotReady, TopicTerminated
+from penstock.governance.resource_group import NOTHING as NOTHING_PUBLISHED
 from penstock.storage.catalog_rows import NOTHING
 from penstock.storage.cursor import Cursor
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.names import TopicName
     from penstock.governance.delayed_view import DelayedDeliveryView
-    from penstock.groups.adaptive_publish import AdaptiveTopic
+    from penstock.groups.adaptive_publish import AdaptivePublish, AdaptiveTopic
     from penstock.groups.group import Group
     from penstock.groups.group_publish import GroupPublish
     from penstock.storage.entry_log import Batch
@@ -84,6 +85,7 @@ class Topic:
         "bytes_out_before",
         "closed",
         "compacted",
+        "counted",
         "counted_before",
         "created_ms",
         "deduplication",
@@ -98,7 +100,6 @@ class Topic:
         "ledger_id",
         "messages_in",
         "messages_out_before",
-        "messages_when_idle",
         "name",
         "next_entry_id",
         "partition",
@@ -114,8 +115,10 @@ class Topic:
         "tail",
         "terminated",
         "text",
+        "throttle_lines",
         "unneeded_before",
         "used",
+        "waiting",
         "write_access",
     )
 
@@ -164,9 +167,15 @@ class Topic:
         self.publish_lines: tuple[GroupPublish, ...] = ()
         self.resource_groups: tuple[Group, ...] = ()
         self.adaptive: AdaptiveTopic | None = None
-        self.messages_when_idle = 0
+        self.throttle_lines: tuple[AdaptivePublish, ...] = ()
+        self.counted = NOTHING_PUBLISHED
+        self.waiting = NOTHING_PUBLISHED
         self.dispatch_limiter: DispatchLimiter | None = None
         services.rates.topic_changed(self)
+
+    def held(self, messages: int, nbytes: int) -> None:
+        """See `LimitedTopic`."""
+        self.waiting = self.waiting.plus(messages, nbytes)
 
     def policies_changed(self) -> None:
         """Pass changed `policies` on to the parts that do not read them each time."""
