@@ -361,6 +361,37 @@ async def test_what_is_delivered_again_is_charged_again(harness: Harness) -> Non
 # -- subscribing
 
 
+async def test_another_name_each_time_is_no_other_consumer(tmp_path: Path) -> None:
+    async with running(tmp_path, keep_alive_ns=2 * KEEP_ALIVE_S * NS_PER_S) as harness:
+        await Client.producing(harness.port)
+        rate = {"subscribeThrottlingRatePerConsumer": 2, "ratePeriodInSecond": 30}
+        await harness.broker.policies.set_topic(TOPIC, "subscribeRate", rate)
+        answers = []
+        for number in range(5):
+            client = await Client.connected(harness.port)
+            wanted = {"subscription": f"s{number}", "consumer_name": f"c{number}", "subType": 1}
+            client.write(frame(Type.SUBSCRIBE, consumer_id=number, request_id=7, topic=TOPIC, **wanted))
+            answers.append((await client.read()).type)
+            await client.close()
+            await turns()
+        assert answers == [Type.SUCCESS] * 2 + [Type.ERROR] * 3
+
+
+async def test_many_consumers_that_stay_may_all_subscribe_and_come_back_together(tmp_path: Path) -> None:
+    async with running(tmp_path, keep_alive_ns=2 * KEEP_ALIVE_S * NS_PER_S) as harness:
+        await Client.producing(harness.port)
+        rate = {"subscribeThrottlingRatePerConsumer": 2, "ratePeriodInSecond": 30}
+        await harness.broker.policies.set_topic(TOPIC, "subscribeRate", rate)
+        for _ in range(2):
+            client = await Client.connected(harness.port)
+            for number in range(20):
+                await client.request(
+                    Type.SUBSCRIBE, Type.SUCCESS, topic=TOPIC, subscription="s", consumer_id=number, subType=1
+                )
+            await client.close()
+            await turns()
+
+
 async def test_a_consumer_that_subscribes_too_often_is_told_so(tmp_path: Path) -> None:
     async with running(tmp_path, keep_alive_ns=2 * KEEP_ALIVE_S * NS_PER_S) as harness:
         await Client.producing(harness.port)

@@ -194,8 +194,7 @@ class Consumers:
         if topic.policies.subscription_types and kind not in topic.policies.subscription_types:
             raise NotAllowed(f"Topic[{topic.text}] doesn't support {kind} sub type!")
         check_subscription_name(body.subscription, strict=self._limits().strict_subscription_names)
-        address = session.connection.peer.rpartition(":")[0]
-        self._rates.check_subscribe(topic, address, body.consumer_name, body.consumer_id)
+        self._rates.check_subscribe(topic, session.payer_role)
 
     async def _subscription(self, topic: Topic, body: codec.CommandSubscribe) -> Subscription:
         if body.subscription not in topic.subscriptions and body.durable and topic.persistent:

@@ -239,6 +239,11 @@ class Session:
             self.reply(answer)
 
     @property
+    def payer_role(self) -> str | None:
+        """Whose client this is: the proven role, behind a proxy the original one; None without authentication."""
+        return self.role if self.original_role is None else self.original_role
+
+    @property
     def waiting_bytes(self) -> int:
         return self.requests.waiting_bytes
 

@@ -182,7 +182,7 @@ class EffectivePolicies:
         namespace=Level("clusterSubscribeRate"),
         topic=Level("subscribeRate"),
         per_cluster=True,
-        text="How often one consumer may subscribe per period.",
+        text="How often one consumer may subscribe per period; the consumers of a role are counted together.",
         shape=Object(
             "subscribeRate",
             "How often a consumer may subscribe per period; -1: no limit.",

@@ -18,7 +18,6 @@ from penstock.broker.publishing.limiters import DispatchLimiter, PublishLimiter
 from penstock.core.errors import NotAllowed
 from penstock.core.names import is_system_topic
 from penstock.core.units import NS_PER_S
-from penstock.governance.buckets import TokenBucket
 from penstock.net.socket_reader import ARENA_BYTES
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 # The owner of a mute for the broker's rate; topics use their names, which contain a scheme.
 BROKER: Final = "broker"
-# Consumers remembered for the subscribe rate; beyond this number, those that may subscribe again are removed.
+# Counts kept for the subscribe rate; beyond this number, those whose period has ended are removed.
 _SUBSCRIBERS_KEPT: Final = 1_000
 
 
@@ -52,7 +51,7 @@ class Rates:
         self._groups = groups
         self._publish: PublishLimiter | None = None
         self._dispatch: DispatchLimiter | None = None
-        self._subscribers: dict[tuple[str, str, str, int], TokenBucket] = {}
+        self._subscribes: dict[tuple[str, str | None], _Subscribes] = {}  # by topic and role
         self.throttling: Throttles[PublishedTopic] | None = None  # None: adaptive throttling is disabled
         self.refresh()
 
@@ -174,30 +173,50 @@ class Rates:
 
     # -- subscribing
 
-    def check_subscribe(self, topic: PublishedTopic, address: str, consumer_name: str, consumer_id: int) -> None:
-        """Count one SUBSCRIBE of a consumer. Raises NotAllowed if it exceeds the rate."""
+    def check_subscribe(self, topic: PublishedTopic, role: str | None) -> None:
+        """Count one SUBSCRIBE of a role. Raises NotAllowed if its clients exceed the rate.
+
+        The rate is per consumer. But a client chooses the names of its consumers, and each could be a new one. So the
+        consumers of a role are counted together: in each period, they may subscribe `rate` times for each that was
+        attached at the same time, and for one more.
+        """
         rate = topic.policies.subscribe_rate
         if not rate.limited:
             return
         now_ns = self._clock.monotonic_ns()
-        key = (topic.text, address, consumer_name, consumer_id)
-        bucket = self._subscribers.get(key)
-        if bucket is None:
+        key = (topic.text, role)
+        seen = self._subscribes.get(key)
+        if seen is None or now_ns - seen.began_ns >= rate.period_s * NS_PER_S:
             self._forget_subscribers(now_ns)
-            bucket = TokenBucket(rate.messages, now_ns, period_ns=rate.period_s * NS_PER_S, stepwise=True)
-            self._subscribers[key] = bucket
-        elif (bucket.rate, bucket.period_ns) != (rate.messages, rate.period_s * NS_PER_S):
-            bucket.set_rate(rate.messages, now_ns, period_ns=rate.period_s * NS_PER_S)
-        if bucket.in_debt(now_ns):
+            seen = self._subscribes[key] = _Subscribes(now_ns, rate.period_s * NS_PER_S)
+        attached = sum(
+            consumer.session.payer_role == role
+            for subscription in topic.subscriptions.values()
+            for consumer in subscription.consumers
+        )
+        seen.consumers = max(seen.consumers, attached + 1)
+        if seen.count >= rate.messages * seen.consumers:
             raise NotAllowed("Subscribe limited by subscribe rate limit per consumer.")
-        bucket.consume(1, now_ns)
+        seen.count += 1
 
     def _forget_subscribers(self, now_ns: int) -> None:
-        """Remove consumers that have not subscribed for a period."""
-        if len(self._subscribers) >= _SUBSCRIBERS_KEPT:
-            full = [key for key, bucket in self._subscribers.items() if bucket.available(now_ns) == bucket.rate]
-            for key in full:
-                del self._subscribers[key]
+        """Remove counts whose period has ended."""
+        if len(self._subscribes) >= _SUBSCRIBERS_KEPT:
+            over = [key for key, seen in self._subscribes.items() if now_ns - seen.began_ns >= seen.period_ns]
+            for key in over:
+                del self._subscribes[key]
+
+
+class _Subscribes:
+    """SUBSCRIBEs of one role to one topic in a period."""
+
+    __slots__ = ("began_ns", "consumers", "count", "period_ns")
+
+    def __init__(self, began_ns: int, period_ns: int) -> None:
+        self.began_ns = began_ns
+        self.period_ns = period_ns
+        self.count = 0
+        self.consumers = 0  # at most, at the same time
 
 
 def _count(topic: PublishedTopic, groups: tuple[Group, ...]) -> None:

@@ -74,6 +74,9 @@ class Client(Protocol):
     def protocol_version(self) -> int: ...
 
     @property
+    def payer_role(self) -> str | None: ...  # whose client it is: the proven role, behind a proxy the original one
+
+    @property
     def client_version(self) -> str:
         """Name and version sent by the client."""
 
