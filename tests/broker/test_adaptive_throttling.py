@@ -101,7 +101,7 @@ async def test_without_pressure_nothing_limits_a_topic(broker: tuple[Harness, Se
     publisher.start(RATE)
     await cycles(10)
     assert await rates(harness, 10, TOPIC) == [pytest.approx(RATE, rel=0.02)]
-    assert topic_of(harness).publish_limiters == ()
+    assert topic_of(harness).publish_lines == ()
     assert throttle_of(harness).messages.natural == pytest.approx(RATE, rel=0.05)
     await publisher.stop()
 
@@ -123,7 +123,7 @@ async def test_pressure_slows_a_topic_step_by_step_to_its_floor_and_releases_it(
     sensors.memory = 0.5
     await cycles(10)
     assert not throttle_of(harness).active
-    assert topic_of(harness).publish_limiters == ()
+    assert topic_of(harness).publish_lines == ()
     assert await rates(harness, 10, TOPIC) == [pytest.approx(RATE, rel=0.02)]
     (activated,), (deactivated,) = lines(caplog, " ACTIVATED topic="), lines(caplog, "DEACTIVATED topic=")
     assert activated.startswith(f"[AdaptiveThrottle] ACTIVATED topic={TOPIC} memoryPressure=1.00 backlogPressure=0 ")
@@ -270,7 +270,7 @@ async def test_observe_only_logs_the_same_decisions_and_slows_nobody(
         await cycles(3)
         assert await rates(harness, 10, TOPIC) == [pytest.approx(RATE, rel=0.02)]
         (session,) = harness.broker.sessions
-        assert (topic_of(harness).publish_limiters, session.held) == ((), None)
+        assert (topic_of(harness).publish_lines, session.held) == ((), None)
         snapshot = throttling_of(harness).snapshot()
         assert (snapshot.active_topics, snapshot.observed_topics, snapshot.activations) == (0, 1, 0)
         sensors.memory = 0.0
@@ -297,7 +297,7 @@ async def test_a10_observe_only_switched_on_lets_go_at_once_and_off_throttles_ag
     assert list(session.held.waiting)
     change(harness, adaptive_observe_only=True)
     await turns()
-    assert topic_of(harness).publish_limiters == ()
+    assert topic_of(harness).publish_lines == ()
     assert not list(session.held.waiting)
     (released,) = await rates(harness, 5, TOPIC)
     assert released >= 0.95 * RATE, "more, while the producer makes up for what it could not publish"

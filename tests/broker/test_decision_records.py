@@ -198,14 +198,16 @@ async def test_nothing_is_kept_of_topics_that_are_gone(tmp_path: Path) -> None:
     async with running(tmp_path, **ON) as harness:
         seen = cast("BrokerLimitersSeen", decisions_of(harness)._seen)  # noqa: SLF001
         client = await Client.producing(harness.port)
-        topic_of(harness).publish_limited_times = 1
+        rate = {"publishThrottlingRateInMsg": 1, "publishThrottlingRateInByte": -1}
+        await harness.broker.policies.set_topic(TOPIC, "publishRate", rate)
+        client.publish(*[b""] * 20)
         await asyncio.sleep(2)
-        assert seen._limited_times == {TOPIC: 1}  # noqa: SLF001
+        assert list(seen._before) == [TOPIC]  # noqa: SLF001
         await client.close()
         await harness.broker.topic_life.delete(TopicName.parse(TOPIC), force=True)
         await asyncio.sleep(2)
 
-        assert seen._limited_times == {}  # noqa: SLF001
+        assert seen._before == {}  # noqa: SLF001
 
 
 async def test_a_group_in_debt_is_an_episode(tmp_path: Path) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from penstock.broker.composition.administration import administration
 from penstock.broker.publishing.dispatch_gate import throttled_events
-from penstock.broker.publishing.limiters import PublishLimiter
+from penstock.broker.publishing.limiters import RatePublish
+from penstock.core.names import TopicName
 from penstock.core.units import KIB, NS_PER_S
 from penstock.governance.muting import MuteReason
-from penstock.net.socket_reader import ARENA_BYTES
 from penstock.testing.client import Type, frame
 from penstock.wire.pulsar_pb2 import ServerError
 from tests.broker.governed import OTHER, configure
@@ -73,10 +76,16 @@ async def test_where_no_rate_is_a_producer_comes_and_goes_without_a_look_at_the_
     session.producers = dict(session.producers)
 
 
+def held(harness: Harness) -> int:
+    """How many SENDs wait."""
+    return harness.broker.publish_services.held.sends
+
+
 async def test_a_topic_without_a_rate_has_nothing_that_could_slow_it(harness: Harness) -> None:
-    client = await Client.producing(harness.port)
-    assert topic_of(harness).publish_limiters == ()
-    assert harness.connection_of(client).read_bytes_max == ARENA_BYTES
+    await Client.producing(harness.port)
+    assert topic_of(harness).publish_lines == ()
+    (session,) = harness.broker.sessions
+    assert session.held is None
 
 
 async def test_a_topic_takes_its_burst_and_then_its_rate(harness: Harness) -> None:
@@ -84,24 +93,23 @@ async def test_a_topic_takes_its_burst_and_then_its_rate(harness: Harness) -> No
     topic = topic_of(harness)
     await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(1_000))
     client.publish(*[b""] * 3_000)
-    await until(harness.muted)
-    await turns()
-    overshoot = harness.connection_of(client).read_bytes_max // len(publish(b""))  # one read
-    assert 1_000 <= topic.entries_in <= 1_000 + overshoot
+    await until(lambda: held(harness) == 2_000)
+    assert topic.entries_in == 1_000
     for tenths in range(1, 4):
         harness.clock.advance(ms=100)
         await reached(lambda: topic.entries_in, 1_000 + 100 * tenths)
         await turns()
-        assert topic.entries_in <= 1_000 + 100 * tenths + overshoot
+        assert topic.entries_in == 1_000 + 100 * tenths
     await harness.broker.policies.set_topic(TOPIC, "publishRate", None)
     await client.receipts(3_000)
+    assert held(harness) == 0
 
 
 async def test_bytes_are_limited_as_messages_are(harness: Harness) -> None:
     client = await Client.producing(harness.port)
     await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(nbytes=10 * KIB))
     client.publish(*[bytes(KIB)] * 30)
-    await until(harness.muted)
+    await until(lambda: held(harness) >= 18)
     await turns()
     assert 10 <= topic_of(harness).entries_in <= 12
 
@@ -109,44 +117,68 @@ async def test_bytes_are_limited_as_messages_are(harness: Harness) -> None:
 async def test_a_limited_topic_counts_how_often_it_stopped_somebody(harness: Harness) -> None:
     client = await Client.producing(harness.port)
     await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(nbytes=10))
-    client.publish(bytes(KIB))
-    await until(harness.muted)
+    client.publish(bytes(KIB), b"next")
+    await until(lambda: held(harness) == 1)
     assert topic_of(harness).publish_limited_times == 1
 
 
-async def test_two_limited_topics_mute_one_connection_independently(harness: Harness) -> None:
+async def test_others_on_the_connection_of_a_limited_topic_go_on(harness: Harness) -> None:
+    client = await Client.producing(harness.port)
+    await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(10))
+    client.publish(*[b""] * 100)
+    await until(lambda: held(harness) == 90)
+    await client.receipts(10)
+    await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=OTHER, producer_id=1)
+    client.write(b"".join(publish(b"", row, 1) for row in range(500)))
+    assert await client.receipts(500) == list(range(500))
+    assert not harness.muted()
+    assert held(harness) == 90
+
+
+async def test_two_limited_topics_hold_their_own_messages_only(harness: Harness) -> None:
     client = await Client.producing(harness.port)
     await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=OTHER, producer_id=1)
     for name in (TOPIC, OTHER):
         await harness.broker.policies.set_topic(name, "publishRate", publish_rate(nbytes=10))
-    client.write(publish(bytes(100), 0, 0) + publish(bytes(100), 0, 1))
-    await until(lambda: len(mutes(harness, client)) == 2)
-    assert mutes(harness, client) == {(MuteReason.PUBLISH_RATE, TOPIC), (MuteReason.PUBLISH_RATE, OTHER)}
+    client.write(b"".join(publish(bytes(100), row, producer_id) for row in range(2) for producer_id in range(2)))
+    await until(lambda: held(harness) == 2)
     await harness.broker.policies.set_topic(TOPIC, "publishRate", None)
-    assert mutes(harness, client) == {(MuteReason.PUBLISH_RATE, OTHER)}
+    await until(lambda: held(harness) == 1)
     await harness.broker.policies.set_topic(OTHER, "publishRate", None)
+    await client.receipts(4)
+
+
+async def test_a_client_that_sends_on_is_muted_when_it_holds_as_much_as_it_may(harness: Harness) -> None:
+    client = await Client.producing(harness.port)
+    await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(1))
+    most = harness.memory.size // 8
+    client.publish(*[bytes(64 * KIB)] * (most // (64 * KIB) + 20))
+    await until(harness.muted)
+    assert mutes(harness, client) == {(MuteReason.PUBLISH_RATE, TOPIC)}
+    await harness.broker.policies.set_topic(TOPIC, "publishRate", None)
     assert not mutes(harness, client)
-    await client.receipts(2)
 
 
 async def test_a_raised_rate_lets_go_at_once_when_the_debt_is_repaid_by_it(harness: Harness) -> None:
     client = await Client.producing(harness.port)
     await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(nbytes=10))
     client.publish(bytes(KIB), b"next")
-    await until(harness.muted)
+    await until(lambda: held(harness) == 1)
     await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(nbytes=KIB * KIB))
-    assert harness.muted(), "the debt is not forgiven"
-    harness.clock.advance(ms=10)
+    assert held(harness) == 1, "the debt is not forgiven"
+    harness.clock.advance(ms=20)
     await client.receipts(2)
 
 
-async def test_a_muted_publisher_is_not_closed_for_being_silent(harness: Harness) -> None:
+async def test_a_publisher_that_waits_is_not_closed_for_being_silent(harness: Harness) -> None:
     client = await Client.producing(harness.port)
     await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(nbytes=1))
-    client.publish(bytes(KIB))
-    await until(harness.muted)
+    client.publish(bytes(KIB), b"next")
+    await until(lambda: held(harness) == 1)
     for _ in range(3):
-        harness.clock.advance(ms=(KEEP_ALIVE_S + 1) * 1000)
+        harness.clock.advance(ms=(KEEP_ALIVE_S - 1) * 1000)
+        client.write(frame(Type.PING))
+        await turns()
         for session in list(harness.broker.sessions):
             session.check_alive(harness.clock.monotonic_ns())
     assert harness.connection_of(client).is_open
@@ -155,23 +187,74 @@ async def test_a_muted_publisher_is_not_closed_for_being_silent(harness: Harness
 async def test_a_publisher_that_goes_away_while_it_waits_is_forgotten(harness: Harness) -> None:
     client = await Client.producing(harness.port)
     await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(nbytes=100))
-    client.publish(bytes(200))
-    await until(harness.muted)
+    client.publish(bytes(200), b"next")
+    await until(lambda: held(harness) == 1)
     other = await Client.producing(harness.port)
     harness.connection_of(client).close("the test says so")
+    assert held(harness) == 0
     harness.clock.advance(ms=10_000)
     await other.published(b"")
 
 
-async def test_deleting_a_topic_lets_its_publishers_go(harness: Harness) -> None:
+async def test_deleting_a_topic_lets_go_what_is_held(harness: Harness) -> None:
     client = await Client.producing(harness.port)
     await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(nbytes=1))
-    client.publish(bytes(KIB))
-    await until(harness.muted)
-    topic = topic_of(harness)
-    harness.broker.topics.remove(topic)
+    client.publish(bytes(KIB), b"next")
+    await until(lambda: held(harness) == 1)
+    await harness.broker.topic_life.delete(TopicName.parse(TOPIC), force=True)
+    await until(lambda: held(harness) == 0)
+
+
+async def test_a_topic_that_is_unloaded_finds_its_debt_again(harness: Harness) -> None:
+    await Client.producing(harness.port)
+    await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(50))
+    for _ in range(5):
+        client = await Client.producing(harness.port)
+        client.publish(*[b""] * 100)
+        await until(lambda: held(harness) >= 50)
+        await administration(harness.broker).topics.unload(TopicName.parse(TOPIC))
+        await client.close()
+        await until(lambda: held(harness) == 0)
+    await Client.producing(harness.port)
+    assert topic_of(harness).last_entry_id + 1 == 50
+    harness.clock.advance(ms=60_000)
+    client = await Client.producing(harness.port)
+    await client.published(*[b""] * 40)
+
+
+@pytest.mark.parametrize("connections", [1, 50])
+async def test_a_new_connection_finds_the_debt_of_the_others(harness: Harness, connections: int) -> None:
+    await Client.producing(harness.port)
+    await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(50))
+    for _ in range(connections):
+        client = await Client.producing(harness.port)
+        client.publish(*[b""] * 100)
+        await until(lambda: held(harness) >= 50)
+        await client.close()
+        await until(lambda: held(harness) == 0)
+    assert topic_of(harness).entries_in == 50
+
+
+async def test_a_new_connection_waits_for_its_turn_while_nothing_more_can_be_held(harness: Harness) -> None:
+    await Client.producing(harness.port)
+    await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(50))
+    first = await Client.producing(harness.port)
+    first.publish(*[b""] * 100)
+    await until(lambda: held(harness) == 50)
+    memory = harness.broker.publish_services.held
+    memory.bytes += harness.memory.size
+    for _ in range(5):
+        client = await Client.producing(harness.port)
+        client.publish(*[b""] * 100)
+        await turns()
+        assert mutes(harness, client) == {(MuteReason.PUBLISH_RATE, TOPIC)}
+    assert topic_of(harness).entries_in == 50
+    memory.bytes -= harness.memory.size
+    for _ in range(60):
+        harness.clock.advance(ms=1_000)
+        await turns()
+    await until(lambda: topic_of(harness).entries_in == 600)
     assert not harness.muted()
-    assert topic.publish_limiters == ()
 
 
 async def test_the_rate_of_the_broker_holds_over_all_topics_and_can_be_changed_at_run_time(harness: Harness) -> None:
@@ -180,17 +263,18 @@ async def test_the_rate_of_the_broker_holds_over_all_topics_and_can_be_changed_a
     second = await Client.producing(harness.port, topic=OTHER)
     await first.published(bytes(900))
     await second.published(bytes(900))
-    await until(lambda: mutes(harness, second) == {(MuteReason.PUBLISH_RATE, "broker")})
-    assert not mutes(harness, first)
+    second.publish(bytes(900))
+    await until(lambda: held(harness) == 1)
+    first.publish(bytes(900))
+    await until(lambda: held(harness) == 2)
     configure(harness, broker_publisher_throttling_max_byte_rate=0)
-    assert not harness.muted()
-    assert topic_of(harness).publish_limiters == ()
-    assert harness.connection_of(second).read_bytes_max == ARENA_BYTES
+    await until(lambda: held(harness) == 0)
+    assert topic_of(harness).publish_lines == ()
 
 
 def _own_rate(topic: Topic) -> int:
-    (limiter,) = topic.publish_limiters
-    assert isinstance(limiter, PublishLimiter)
+    (limiter,) = topic.publish_lines
+    assert isinstance(limiter, RatePublish)
     return limiter.rate.messages
 
 
@@ -209,15 +293,15 @@ async def test_topics_that_pulsar_keeps_for_itself_are_exempt(harness: Harness) 
     system = "persistent://public/default/__change_events"
     await harness.broker.policies.set_namespace("public/default", "publishRate", publish_rate(5))
     await Client.producing(harness.port, topic=system)
-    assert topic_of(harness, system).publish_limiters == ()
+    assert topic_of(harness, system).publish_lines == ()
 
 
 async def test_topics_that_are_not_persistent_are_limited_too(harness: Harness) -> None:
     name = "non-persistent://public/default/n"
     await harness.broker.policies.set_namespace("public/default", "publishRate", publish_rate(nbytes=10))
     client = await Client.producing(harness.port, topic=name)
-    client.publish(bytes(100))
-    await until(lambda: mutes(harness, client) == {(MuteReason.PUBLISH_RATE, name)})
+    client.publish(bytes(100), b"next")
+    await until(lambda: held(harness) == 1)
 
 
 # -- delivering
@@ -356,6 +440,46 @@ async def test_what_is_delivered_again_is_charged_again(harness: Harness) -> Non
     await turns()
     (subscription,) = topic_of(harness).subscriptions.values()
     assert subscription.messages_out == 20
+
+
+async def test_a_subscription_that_is_made_anew_finds_what_the_last_one_left(harness: Harness) -> None:
+    producer = await Client.producing(harness.port)
+    await harness.broker.policies.set_topic(TOPIC, "subscriptionDispatchRate", dispatch_rate(20))
+    await producer.published(*[b""] * 100)
+    for number in range(5):
+        reader = await Client.connected(harness.port)
+        await reader.request(
+            Type.SUBSCRIBE,
+            Type.SUCCESS,
+            topic=TOPIC,
+            subscription=f"reader-{number}",
+            consumer_id=0,
+            subType=1,
+            initialPosition=1,
+        )
+        reader.write(flow(1_000))
+        if number == 0:
+            await delivered(reader, 20)
+        await turns()
+        (subscription,) = topic_of(harness).subscriptions.values()
+        assert subscription.messages_out == (20 if number == 0 else 0)
+        await reader.request(Type.UNSUBSCRIBE, Type.SUCCESS, consumer_id=0)
+    harness.clock.advance(ms=1_000)
+    (await Client.consuming(harness.port)).write(flow(1))
+    await reached(lambda: sum(one.messages_out for one in topic_of(harness).subscriptions.values()), 20)
+
+
+async def test_two_subscriptions_at_once_have_a_rate_each(harness: Harness) -> None:
+    producer = await Client.producing(harness.port)
+    await harness.broker.policies.set_topic(TOPIC, "subscriptionDispatchRate", dispatch_rate(20))
+    await producer.published(*[b""] * 100)
+    for name in ("a", "b"):
+        client = await Client.connected(harness.port)
+        await client.request(
+            Type.SUBSCRIBE, Type.SUCCESS, topic=TOPIC, subscription=name, consumer_id=0, initialPosition=1, subType=1
+        )
+        client.write(flow(1_000))
+        await delivered(client, 20)
 
 
 # -- subscribing

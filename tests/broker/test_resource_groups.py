@@ -117,7 +117,7 @@ async def test_a_topic_without_a_group_has_nothing_that_could_slow_it(harness: H
     client = await Client.producing(harness.port)
     (session,) = harness.broker.sessions
     assert session.held is None
-    assert topic_of(harness).publish_limiters == ()
+    assert topic_of(harness).publish_lines == ()
     await put(harness, publishRateInMsgs=1)
     assert session.held is None
     client.publish(*[b""] * 1_000)

@@ -10,6 +10,7 @@ import pytest
 from penstock.broker.composition.administration import administration
 from penstock.core.errors import NotFound
 from penstock.core.names import NamespaceName, TopicName
+from penstock.core.units import KIB
 from penstock.governance.muting import MuteReason
 from penstock.testing.client import Type, frame
 from tests.broker.governed import OTHER, configure
@@ -77,10 +78,11 @@ async def test_a_rate_of_another_topic_on_the_same_connection_is_named(harness: 
     await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=OTHER, producer_id=1)
     rate = {"publishThrottlingRateInMsg": 10, "publishThrottlingRateInByte": -1}
     await harness.broker.policies.set_topic(TOPIC, "publishRate", rate)
-    client.publish(*[b""] * 100)
+    client.publish(*[bytes(64 * KIB)] * (harness.memory.size // 8 // (64 * KIB) + 20))
     await until(harness.muted)
     (found,) = await findings(harness, OTHER)
-    assert (found["limit"], found["reason"]) == (f"publish rate of {TOPIC}", "publish-rate")
+    limit = f"publish rate of {TOPIC}: its connection holds as much of it as it may, and is not read"
+    assert (found["limit"], found["reason"]) == (limit, "publish-rate")
     assert found["numbers"]["messages_per_s"] == 10
     assert found["numbers"]["messages_left"] <= 0
     assert "raise publishRate" in found["liftedBy"]

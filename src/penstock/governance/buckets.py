@@ -18,13 +18,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.core.units import NS_PER_S
+from penstock.core.units import NS_PER_MS, NS_PER_S
 
 # A bucket is ready again when it holds 1/_READY_PART of its burst, and at least one token. So a waiting publisher is
 # woken at most a hundred times in a period. (Pulsar uses the same rule.)
 _READY_PART: Final = 100
-# The same for a bucket whose burst is given, and shorter than a second.
-_READY_PART_OF_BURST: Final = 5
+# One whose burst is given is ready when it holds what is added in this time: waiters go on smoothly.
+_READY_NS: Final = 10 * NS_PER_MS
 
 
 class TokenBucket:
@@ -71,6 +71,11 @@ class TokenBucket:
         self._settle(now_ns)
         return self._credit <= 0
 
+    def full(self, now_ns: int) -> bool:
+        """Return whether nothing is left of what was charged."""
+        self._settle(now_ns)
+        return self._credit >= self._full
+
     def ready_at_ns(self) -> int:
         """Return when a bucket in debt is ready again if nothing more is charged; a time in the past means now."""
         if self._burst_ns is None:
@@ -78,7 +83,7 @@ class TokenBucket:
         else:
             # The burst of a low rate may be less than a token. A full bucket loses what is added while its timer is
             # late, so half of the burst is enough.
-            enough = min(self._full // 2, max(self.period_ns, self._full // _READY_PART_OF_BURST))
+            enough = min(self._full // 2, max(self.period_ns, self.rate * _READY_NS))
         wanted = enough - self._credit
         if wanted <= 0:
             return self._at_ns

@@ -98,6 +98,7 @@ class ClassLimiter:
     """The limit and the counters of one class of traffic of a group: publish or dispatch."""
 
     __slots__ = (
+        "_burst_ns",
         "_bytes",
         "_limited_ns",
         "_messages",
@@ -108,8 +109,10 @@ class ClassLimiter:
         "share",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, *, burst_ns: int = BURST_NS) -> None:
+        """Args: burst_ns: after a pause, what is added in this time may pass at once."""
         self.share = UNLIMITED
+        self._burst_ns = burst_ns
         # Counted since the group is known here; never reset.
         self.messages_passed = 0
         self.bytes_passed = 0
@@ -146,7 +149,7 @@ class ClassLimiter:
     def delay_ns(self, now_ns: int) -> int:
         """After how many nanoseconds a run may pass; 0: now.
 
-        A limiter in debt waits until a fifth of its burst is available, and at least one message and one byte, but at
+        A limiter in debt waits until the tokens of 10 ms are available, and at least one message and one byte, but at
         most half of the burst. So waiters are not woken for each message, and a late timer loses nothing.
         """
         if self.ready(now_ns):
@@ -167,8 +170,21 @@ class ClassLimiter:
     def set_share(self, share: GroupRate, now_ns: int) -> None:
         """Change the share and keep the balance; a limit that is new begins with a full burst."""
         self.share = share
-        self._messages = _changed(self._messages, share.messages, now_ns)
-        self._bytes = _changed(self._bytes, share.bytes, now_ns)
+        self._messages = self._changed(self._messages, share.messages, now_ns)
+        self._bytes = self._changed(self._bytes, share.bytes, now_ns)
+
+    def _changed(self, bucket: TokenBucket | None, per_second: float | None, now_ns: int) -> TokenBucket | None:
+        if per_second is None:
+            return None
+        rate = max(1, _thousandths(per_second))
+        if bucket is None:
+            return TokenBucket(rate, now_ns, period_ns=_PERIOD_NS, burst_ns=self._burst_ns)
+        bucket.set_rate(rate, now_ns)
+        return bucket
+
+    def full(self, now_ns: int) -> bool:
+        """Whether nothing is left of what was charged."""
+        return all(bucket.full(now_ns) for bucket in (self._messages, self._bytes) if bucket is not None)
 
     # -- demand
 
@@ -246,16 +262,6 @@ def _totals(one: ClassLimiter, now_ns: int) -> _Totals:
 def _difference(before: _Totals, after: _Totals, held: Amount) -> ClassUsage:
     messages, nbytes, limited_ns = (last - first for first, last in zip(before, after, strict=True))
     return ClassUsage(Amount(messages, nbytes), held, limited_ns)
-
-
-def _changed(bucket: TokenBucket | None, per_second: float | None, now_ns: int) -> TokenBucket | None:
-    if per_second is None:
-        return None
-    rate = max(1, _thousandths(per_second))
-    if bucket is None:
-        return TokenBucket(rate, now_ns, period_ns=_PERIOD_NS, burst_ns=BURST_NS)
-    bucket.set_rate(rate, now_ns)
-    return bucket
 
 
 def _thousandths(per_second: float) -> int:

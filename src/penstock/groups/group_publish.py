@@ -8,8 +8,8 @@ others go on.
 Topics wait in a fair line, and the producers of a topic take turns. Topics get parts of the group's rate in proportion
 to their weights (`resourceGroupTopicShares`): `even`, all the same; `usage`, the number of SENDs that they hold.
 
-Where: one per group (`groups`), and one per topic that is throttled adaptively (`adaptive_publish`). `HeldSends` adds
-producers; they publish when `wake` tells them how much.
+Where: one per group (`groups`), one per publish rate (`rates`), and one per topic or payer that is throttled adaptively
+(`adaptive_publish`). `HeldSends` adds producers; they publish when `wake` tells them how much.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from penstock.core.units import NS_PER_S
 from penstock.governance.fair_line import FairLine
 from penstock.governance.muting import MuteReason
-from penstock.net.socket_reader import ARENA_BYTES
 
 if TYPE_CHECKING:
     import asyncio
@@ -83,20 +82,14 @@ class GroupPublish:
 
     # -- as a limiter of a topic
 
-    def accepted(self, producer: Charged, messages: int, nbytes: int) -> bool:
-        """Charge an accepted run; replication traffic is exempt. Returns False: nothing is stopped by this."""
+    def accepted(self, producer: Charged, messages: int, nbytes: int) -> None:
+        """Charge an accepted run; replication traffic is exempt."""
         if not producer.replicates:
             self.limiter.charge(messages, nbytes, self._clock.monotonic_ns())
-        return False
 
     def short_of(self, now_ns: int) -> str | None:
         """Which limit is in debt, "msg" or "bytes"; None if neither is."""
         return self.limiter.short_of(now_ns)
-
-    @property
-    def read_bytes(self) -> int:
-        """Maximum size of one read of a limited connection: no limit, what is too much is held."""
-        return ARENA_BYTES
 
     # -- waiting
 
@@ -130,6 +123,10 @@ class GroupPublish:
         waiters.pop(waiter, None)
         if not waiters and waiter.topic in self._waiters:
             self._leave(waiter.topic)
+
+    def full(self, now_ns: int) -> bool:
+        """Whether nothing is left of what was charged."""
+        return self.limiter.full(now_ns)
 
     def look_again(self) -> None:
         """The share has changed."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SENDs of one connection that wait for the limit of a resource group, or for adaptive throttling; others go on.
+"""SENDs of one connection that wait for a publish rate, a resource group or adaptive throttling; others go on.
 
 Why: the protocol has no flow control per producer, so the only way to stop one is not to read its connection, which
-stops all others on it, and acknowledgements and pings (S11, A11). So SENDs of a group in debt are read and held here.
+stops all others on it, and acknowledgements and pings (S11, A11). So SENDs of a limit in debt are read and held here.
 
 The bound: held SENDs stay charged to request memory. A connection may hold an eighth of it, all connections together a
 quarter, in bytes and in number. At the bound the connection is muted for the limit, until half of what it holds has
@@ -18,19 +18,17 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.core.units import NS_PER_S
 from penstock.governance.resource_group import Amount
-from penstock.groups.group_publish import GroupPublish
 from penstock.wire.events import PublishRun
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Iterable, Sequence
 
     from penstock.governance.memory_pool import Lease
     from penstock.governance.muting import MuteReason
+    from penstock.groups.group_publish import GroupPublish
     from penstock.groups.held_memory import HeldMemory
-    from penstock.groups.ports import LimitedProducer, LimitedTopic, RateLimit, SendingClient
+    from penstock.groups.ports import LimitedProducer, LimitedTopic, SendingClient
 
 
 class _HeldRun(NamedTuple):
@@ -43,14 +41,13 @@ class _HeldRun(NamedTuple):
 class HeldProducer:
     """A producer that waits, with its held SENDs. It may have none: then it waits for its connection to be read."""
 
-    __slots__ = ("_next_row", "_runs", "after", "amount", "line", "of", "parked", "producer", "rows", "since_ns")
+    __slots__ = ("_next_row", "_runs", "after", "amount", "line", "of", "producer", "rows", "since_ns")
 
     def __init__(self, of: HeldSends, producer: LimitedProducer, now_ns: int) -> None:
         self.of = of
         self.producer = producer
         self.since_ns = now_ns
         self.line: GroupPublish | None = None  # in which it waits
-        self.parked: asyncio.TimerHandle | None = None  # while it waits for a rate limit of its topic
         self.rows = 0
         self.amount = Amount()
         self.after: list[Callable[[], None]] = []  # called when all SENDs are published
@@ -125,9 +122,6 @@ class HeldProducer:
 
     def leave(self) -> None:
         """Leave the line, wherever it stands in it."""
-        if self.parked is not None:
-            self.parked.cancel()
-            self.parked = None
         if self.line is not None:
             self.line.remove(self)
             self._left_line()
@@ -218,6 +212,16 @@ class HeldSends:
             return None
         return self.pick(run, [row for row in range(len(producer_ids)) if row not in held_rows]) if held_rows else run
 
+    def added(self, producer: LimitedProducer) -> None:
+        """While nothing more can be held, a new producer of a limit in debt waits for its turn to be read.
+
+        Otherwise the first SENDs of each new connection would pass.
+        """
+        if self._memory.full and blocker(producer.topic, self.now_ns()) is not None:
+            held = self._producers[producer.producer_id] = HeldProducer(self, producer, self.now_ns())
+            self._begin_to_wait(held)
+            self._mute_if_full(at_once=True)
+
     def _limited(self, producer_id: int) -> LimitedProducer | None:
         producer = self.session.producers.get(producer_id)
         if producer is None or not producer.topic.publish_lines or producer.replicates:
@@ -266,15 +270,9 @@ class HeldSends:
 
     def _line_up(self, held: HeldProducer) -> None:
         """Let a producer wait for the first limit that it cannot pass now; for its turn if it could pass all."""
-        held.parked = None
-        now_ns = self.now_ns()
         lines = held.topic.publish_lines
-        limiter = blocker(held.topic, now_ns)
-        if limiter is not None and not isinstance(limiter, GroupPublish):  # Its rate is lower than the group's.
-            delay_s = limiter.delay_ns(now_ns) / NS_PER_S
-            held.parked = self._memory.loop.call_later(delay_s, self._line_up, held)
-        elif lines:
-            held.join(limiter or lines[0])
+        if lines:
+            held.join(blocker(held.topic, self.now_ns()) or lines[0])
         else:
             while held.rows and self.session.connection.is_open:
                 held.publish(None, None)
@@ -349,9 +347,9 @@ class HeldSends:
             self.session.connection.unmute(*muted_for)
 
 
-def blocker(topic: LimitedTopic, now_ns: int) -> RateLimit | GroupPublish | None:
+def blocker(topic: LimitedTopic, now_ns: int) -> GroupPublish | None:
     """The first limit of a topic that is in debt."""
-    return next((limiter for limiter in topic.publish_limiters if limiter.short_of(now_ns) is not None), None)
+    return next((line for line in topic.publish_lines if line.short_of(now_ns) is not None), None)
 
 
 def _all_may_pass(run: PublishRun, producers: Iterable[LimitedProducer]) -> bool:

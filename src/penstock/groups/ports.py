@@ -19,29 +19,13 @@ if TYPE_CHECKING:
 TopicT_contra = TypeVar("TopicT_contra", bound="ThrottledTopic", contravariant=True)
 
 
-class PublishLimit(Protocol):
-    """A limit that may be in debt."""
-
-    def short_of(self, now_ns: int) -> str | None:
-        """Which limit is in debt, "msg" or "bytes"; None if neither is."""
-
-
-class RateLimit(PublishLimit, Protocol):
-    """A limit without a line: whoever it stops looks again when its debt is repaid."""
-
-    def delay_ns(self, now_ns: int) -> int:
-        """How long that takes."""
-
-
 class LimitedTopic(Protocol):
     """A topic whose SENDs may be held."""
 
     publish_limited_times: int  # how often a limit stopped one of its producers
 
     @property
-    def publish_limiters(self) -> Sequence[RateLimit | GroupPublish]: ...  # all, in the order in which they are asked
-    @property
-    def publish_lines(self) -> Sequence[GroupPublish]: ...  # those of them for which SENDs are held
+    def publish_lines(self) -> Sequence[GroupPublish]: ...  # its limits, in the order in which they are asked
 
     def held(self, messages: int, nbytes: int) -> None:
         """Count SENDs that are held, for whatever limit, or that are not any more (negative)."""

@@ -29,7 +29,7 @@ from penstock.core.units import KIB, NS_PER_MS
 from penstock.governance.muting import MuteReason, MuteReasons
 from penstock.net.parting import Parting
 from penstock.net.send_queue import JOINED_BYTES, PIECE_BYTES, SendQueue, drop_sent, own, send_queued, took_all
-from penstock.net.socket_reader import ARENA_BYTES, SocketReader
+from penstock.net.socket_reader import SocketReader
 from penstock.net.tls import TLS_WRITE_BYTES, TlsLayer, plain_reason
 
 if TYPE_CHECKING:
@@ -86,7 +86,6 @@ class Connection:
         self.wanting: object = None  # the consumer that wanted more than there was room for
         self.bytes_in = 0
         self.read_count = 0  # reads that brought bytes; the keep-alive watches it
-        self.read_bytes_max = ARENA_BYTES  # smaller for publishers with a rate limit
         self._sock = sock
         self._fd = sock.fileno()
         self._shared = shared

@@ -154,7 +154,7 @@ class SocketReader:
 
     def _read(self) -> None:
         frames = self.frames
-        wanted = min(ARENA_BYTES, max(min(self._connection.read_bytes_max, self._read_bytes), frames.missing_bytes))
+        wanted = min(ARENA_BYTES, max(self._read_bytes, frames.missing_bytes))
         granted = self._memory.grant(self._connection.id, wanted, frames.missing_bytes, self._clock.monotonic_ns())
         if granted == 0:
             lying_bytes = 0

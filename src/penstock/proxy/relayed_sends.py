@@ -53,10 +53,6 @@ class RelayedTopic:
         self.publish_lines: tuple[GroupPublish, ...] = ()
         self.all_producers: PublishedTopic | None = None
 
-    @property
-    def publish_limiters(self) -> tuple[GroupPublish, ...]:
-        return self.publish_lines
-
     def held(self, messages: int, nbytes: int) -> None:
         """See `LimitedTopic`."""
         if self.all_producers is not None:
@@ -135,6 +131,8 @@ class RelayedSends:
         topic.limit(self._services.groups.of_topic(topic.name))
         self.producers[body.producer_id] = producer
         self._hold_if_limited(producer)
+        if self._held is not None:
+            self._held.added(producer)
         if self.usage is not None:
             self.usage.opened(body.producer_id, topic)
 

@@ -33,8 +33,10 @@ T = TypeVar("T")
 PER_TURN: Final = 2_000
 # Different ones that one look tells apart; a few more than episodes are followed.
 SEEN_MAX: Final = 2 * EPISODES_MAX
-# These mutes are counted by the topic's or the group's limiter, or are no limit.
-COUNTED_ELSEWHERE: Final = frozenset((MuteReason.GROUP_QUOTA, MuteReason.ADAPTIVE_RATE, MuteReason.STOPPING))
+# These mutes are counted by the limit that SENDs are held for, or are no limit.
+COUNTED_ELSEWHERE: Final = frozenset(
+    (MuteReason.PUBLISH_RATE, MuteReason.GROUP_QUOTA, MuteReason.ADAPTIVE_RATE, MuteReason.STOPPING)
+)
 
 
 class Look(Counter[Slowed]):

@@ -190,7 +190,7 @@ class Producers:
         topic.producers[producer.name] = producer
         session.producers[producer.producer_id] = producer
         session.closed_producers.pop(producer.producer_id, None)
-        self._rates.producer_changed(producer)
+        self._rates.producer_added(producer)
 
     async def _hold(self, session: Session, producer: Producer, epoch: int) -> None:
         """Attach the producer exclusively once the epoch is stored; it is `holder` already."""
@@ -235,7 +235,6 @@ class Producers:
         access = topic.write_access
         if access.holder is producer:
             access.holder = None
-        self._rates.producer_changed(producer)
         _promote(topic)
 
     def _on_close_producer(self, session: Session, body: codec.CommandCloseProducer) -> None:

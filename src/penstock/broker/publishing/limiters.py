@@ -1,38 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rate limiters: token buckets of messages and bytes, and a queue that is woken when they are refilled.
+"""Rate limiters of topics, subscriptions and the broker.
 
-Each limiter in debt has one timer. It wakes the waiting connections or subscriptions in order, one at a time, while the
-limiter is not in debt.
-Where: `rates` makes them from policies; `publish` charges publish limiters, `dispatch_gate` dispatch limiters.
+Publish rates are lines in which producers wait, as those of resource groups. A dispatch limiter is a pair of token
+buckets, and a queue of subscriptions: in debt it has one timer, which wakes them in order, one at a time.
+Where: `rates` makes them from policies; `publish` charges publish rates, `dispatch_gate` dispatch limiters.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from penstock.broker.policies.policy_values import Rate
 from penstock.broker.subscriptions.memory_waits import Waiting
-from penstock.core.units import KIB, NS_PER_S
+from penstock.core.units import NS_PER_S
 from penstock.governance.buckets import TokenBucket
 from penstock.governance.muting import MuteReason
-from penstock.net.connection import Connection
-from penstock.net.socket_reader import ARENA_BYTES
+from penstock.governance.resource_group import ClassLimiter, GroupRate
+from penstock.groups.group_publish import GroupPublish
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
     from penstock.broker.publishing.ports import PublishedTopic
-    from penstock.broker.publishing.producer import Producer
     from penstock.core.clock import Clock
 
 T = TypeVar("T")
-
-# A rate-limited connection is read in pieces of about a tenth of a second, counted in the smallest frames: one read
-# is accepted as a whole, and its sender then waits until the debt is repaid.
-_READS_PER_S: Final = 10
-_FRAME_BYTES_MIN: Final = 64
-_READ_BYTES_MIN: Final = KIB
 
 
 class Limiter(Generic[T]):
@@ -93,6 +86,19 @@ class Limiter(Generic[T]):
         """Remove the limit and wake the waiters."""
         self._messages = self._bytes = None
         self._look_again()
+
+    def vacate(self) -> None:
+        """Release all waiters; the balance stays."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting, self._waiting = self._waiting, {}
+        for who in waiting:
+            self._release(who)
+
+    def full(self, now_ns: int) -> bool:
+        """Whether nothing is left of what was charged."""
+        return all(bucket.full(now_ns) for bucket in (self._messages, self._bytes) if bucket is not None)
 
     def charge(self, messages: int, nbytes: int, now_ns: int) -> None:
         if self._messages is not None:
@@ -170,35 +176,27 @@ class Limiter(Generic[T]):
             self._timer = self._loop.call_soon(self.wake)
 
 
-class PublishLimiter(Limiter[Connection]):
-    """Publish rate of one topic or of the broker. The waiters are connections that are not read."""
+class RatePublish(GroupPublish):
+    """Publish rate of one topic or of the broker: its producers wait in turn, and others on their connections go on.
 
-    __slots__ = ()
+    Attributes:
+        rate: as it was set.
+    """
 
-    def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop, owner: str) -> None:
-        super().__init__(clock, loop, owner, self._unmute, stepwise=False)
+    reason: ClassVar[MuteReason] = MuteReason.PUBLISH_RATE
 
-    def accepted(self, producer: Producer, messages: int, nbytes: int) -> bool:
-        """Charge an accepted run. If in debt, stop reading its connection; returns True if that begins now."""
-        connection = producer.session.connection
-        now_ns = self._clock.monotonic_ns()
-        self.charge(messages, nbytes, now_ns)
-        if self.short_of(now_ns) is None or self.waits(connection):
-            return False
-        connection.mute(MuteReason.PUBLISH_RATE, self.owner)
-        self.wait(connection, now_ns)
-        return True
+    __slots__ = ("rate",)
 
-    def _unmute(self, connection: Connection) -> None:
-        connection.unmute(MuteReason.PUBLISH_RATE, self.owner)
+    def __init__(self, owner: str, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(owner, ClassLimiter(burst_ns=NS_PER_S), clock, loop, _evenly)
+        self.rate = Rate()
 
-    @property
-    def read_bytes(self) -> int:
-        """Maximum size of one read of a limited connection."""
-        rate = self.rate
-        amounts = [rate.messages * _FRAME_BYTES_MIN if rate.messages else None, rate.bytes or None]
-        least = min((amount for amount in amounts if amount is not None), default=ARENA_BYTES * _READS_PER_S)
-        return max(_READ_BYTES_MIN, min(ARENA_BYTES, least // _READS_PER_S))
+    def set_rate(self, rate: Rate) -> None:
+        """Change the rate; debts remain. Waiters that may pass now do."""
+        if rate != self.rate:
+            self.rate = rate
+            self.limiter.set_share(GroupRate(rate.messages or None, rate.bytes or None), self._clock.monotonic_ns())
+            self.look_again()
 
 
 class DispatchLimiter(Limiter[Waiting]):
@@ -212,6 +210,16 @@ class DispatchLimiter(Limiter[Waiting]):
         self._topic = topic
         self._published = (0, 0)
         self._published_ns = 0
+
+    def vacate(self) -> None:
+        super().vacate()
+        self._topic = None
+
+    def adopt(self, owner: str, topic: PublishedTopic | None) -> None:
+        """Limit another topic or subscription from now on; the balance stays."""
+        self.owner = owner
+        self._topic = topic
+        self.base = Rate()
 
     def set_base(self, rate: Rate) -> None:
         """Set the rate; a relative one is added to the publish rate."""
@@ -238,6 +246,10 @@ class DispatchLimiter(Limiter[Waiting]):
                 bytes=base.bytes and base.bytes + nbytes * period_ns // passed_ns,
             )
         )
+
+
+def _evenly() -> bool:
+    return False
 
 
 def _wake(subscription: Waiting) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.broker.policies.policy_table import EffectivePolicies
     from penstock.broker.publishing.access_modes import WriteAccess
     from penstock.broker.publishing.deduplication import TopicDeduplication
-    from penstock.broker.publishing.limiters import DispatchLimiter, PublishLimiter
+    from penstock.broker.publishing.limiters import DispatchLimiter
     from penstock.broker.publishing.producer import Producer
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.broker.subscriptions.tail import Tail
@@ -45,8 +45,7 @@ class PublishedTopic(Protocol):
     bytes_in: int
     entries_in: int
     publish_limited_times: int  # how often a rate limit stopped one of its producers
-    publish_limiters: tuple[PublishLimiter | GroupPublish, ...]
-    publish_lines: tuple[GroupPublish, ...]  # those of the limiters for which SENDs are held
+    publish_lines: tuple[GroupPublish, ...]  # its limits
     resource_groups: tuple[Group, ...]
     adaptive: AdaptiveTopic | None  # None without adaptive throttling, or while nothing is published
     throttle_lines: tuple[AdaptivePublish, ...]
@@ -111,6 +110,9 @@ class HeldSends(Protocol):
 
     def waiting_of(self, producer_id: int) -> WaitingProducer | None:
         """What waits of a producer."""
+
+    def added(self, producer: Producer) -> None:
+        """A producer is new."""
 
     def look_again(self, producer: Producer) -> None:
         """The lines of a producer's topic have changed."""

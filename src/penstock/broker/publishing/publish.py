@@ -195,8 +195,8 @@ class Publish:
         topic.messages_in += messages
         topic.bytes_in += nbytes
         topic.entries_in += count
-        for limiter in topic.publish_limiters:
-            topic.publish_limited_times += limiter.accepted(producer, messages, nbytes)
+        for line in topic.publish_lines:
+            line.accepted(producer, messages, nbytes)
         first_entry_id = topic.next_entry_id
         topic.next_entry_id += count
         self.replies.append(

@@ -2,8 +2,7 @@
 """Rate limits: publish and dispatch rates of topics, and the subscribe rate of consumers.
 
 Why: one fast producer or consumer must not take what others need. A fast client is never refused: while a publish rate
-is in debt its connection is not read, so TCP slows it down; while a dispatch rate is in debt its subscriptions deliver
-nothing.
+is in debt, SENDs of its producers are held; while a dispatch rate is in debt, its subscriptions deliver nothing.
 Where: rates are policies. This module creates the `limiters` of topics and the `dispatch_gate` of subscriptions, and
 replaces them when policies change. Without a rate there is no limiter, and no cost.
 """
@@ -14,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.policies.policy_values import Rate
 from penstock.broker.publishing.dispatch_gate import DispatchGate, gate_of
-from penstock.broker.publishing.limiters import DispatchLimiter, PublishLimiter
+from penstock.broker.publishing.limiters import DispatchLimiter, RatePublish
+from penstock.broker.publishing.spent_limiters import SpentLimiters
 from penstock.core.errors import NotAllowed
 from penstock.core.names import is_system_topic
 from penstock.core.units import NS_PER_S
-from penstock.net.socket_reader import ARENA_BYTES
 
 if TYPE_CHECKING:
     import asyncio
@@ -49,8 +48,11 @@ class Rates:
         self._loop = loop
         self._limits = limits
         self._groups = groups
-        self._publish: PublishLimiter | None = None
+        self._publish: RatePublish | None = None
         self._dispatch: DispatchLimiter | None = None
+        self._spent_publish = SpentLimiters[RatePublish](clock)
+        self._spent_dispatch = SpentLimiters[DispatchLimiter](clock)  # of topics
+        self._spent_subscriptions = SpentLimiters[DispatchLimiter](clock)  # by topic: names are the client's choice
         self._subscribes: dict[tuple[str, str | None], _Subscribes] = {}  # by topic and role
         self.throttling: Throttles[PublishedTopic] | None = None  # None: adaptive throttling is disabled
         self.refresh()
@@ -71,28 +73,31 @@ class Rates:
         exempt = is_system_topic(topic.text)
         groups = () if exempt else self._groups.named(topic.policies.resource_groups)
         old = _own_limiter(topic)
-        own = self._publish_limiter(old, topic.text, Rate() if exempt else topic.policies.publish_rate)
+        own = self._publish_limiter(
+            old or self._spent_publish.take(topic.text), topic.text, Rate() if exempt else topic.policies.publish_rate
+        )
         _count(topic, groups)
-        self._set_publish_limiters(topic, *(one for one in (own, None if exempt else self._publish) if one is not None))
+        self._set_publish_lines(topic, *(one for one in (own, None if exempt else self._publish) if one is not None))
+        dispatch = topic.dispatch_limiter or _adopted(self._spent_dispatch.take(topic.text), topic.text, topic)
         topic.dispatch_limiter = self._dispatch_limiter(
-            topic.dispatch_limiter, topic.text, topic, Rate() if exempt else topic.policies.dispatch_rate
+            dispatch, topic.text, topic, Rate() if exempt else topic.policies.dispatch_rate
         )
         for subscription in topic.subscriptions.values():
             self.subscription_changed(topic, subscription)
 
     def adaptive_changed(self, topic: PublishedTopic) -> None:
         """Update the limiters of a topic that is throttled adaptively from now on, or is not any more."""
-        self._set_publish_limiters(topic, *(one for one in topic.publish_limiters if isinstance(one, PublishLimiter)))
+        self._set_publish_lines(topic, *(one for one in topic.publish_lines if isinstance(one, RatePublish)))
 
-    def _set_publish_limiters(self, topic: PublishedTopic, *rates: PublishLimiter) -> None:
-        before, lines_before = topic.publish_limiters, topic.publish_lines
+    def _set_publish_lines(self, topic: PublishedTopic, *rates: RatePublish) -> None:
+        before = topic.publish_lines
         throttles = self.throttling.lines(topic) if self.throttling is not None else ()
-        topic.publish_lines = (*(group.publish for group in topic.resource_groups), *throttles)
-        topic.publish_limiters = (*rates, *topic.publish_lines)
-        if before or topic.publish_limiters:
+        topic.publish_lines = (*rates, *(group.publish for group in topic.resource_groups), *throttles)
+        if topic.publish_lines != before:
             for producer in list(topic.producers.values()):
-                self.producer_changed(producer)
-                if topic.publish_lines != lines_before and producer.session.held is not None:
+                if topic.publish_lines:
+                    producer.session.hold_sends()
+                if producer.session.held is not None:
                     producer.session.held.look_again(producer)
 
     def subscription_changed(self, topic: PublishedTopic, subscription: Subscription) -> None:
@@ -106,7 +111,9 @@ class Rates:
         if gate is None and unlimited and not groups:
             return
         limiters = dict(gate.limiters) if gate is not None else {}
-        own = self._dispatch_limiter(limiters.get("Subscription"), subscription.name, topic, Rate() if exempt else rate)
+        old = limiters.get("Subscription")
+        old = old or _adopted(self._spent_subscriptions.take(topic.text), subscription.name, topic)
+        own = self._dispatch_limiter(old, subscription.name, topic, Rate() if exempt else rate)
         shared = None if exempt else self._dispatch
         found = (("Subscription", own), ("Topic", topic.dispatch_limiter), ("Broker", shared))
         gate = gate or DispatchGate(subscription, self._clock, self._limits)
@@ -117,48 +124,46 @@ class Rates:
         subscription.gate = gate if gate.limiters or gate.groups or gate.throttled else None
         subscription.wake()
 
-    def producer_changed(self, producer: Producer) -> None:
-        """Update the read size of a producer's connection, after a change of its producers or their rates."""
-        session = producer.session
+    @staticmethod
+    def producer_added(producer: Producer) -> None:
+        """Hold SENDs of a new producer when its topic has a limit."""
         if producer.topic.publish_lines:
-            session.hold_sends()
-        unbounded = session.connection.read_bytes_max == ARENA_BYTES and not producer.topic.publish_limiters
-        if unbounded or not session.connection.is_open:
-            return  # A connection may have many producers: without a rate nothing is looked up.
-        limits = [one.read_bytes for each in session.producers.values() for one in each.topic.publish_limiters]
-        session.connection.read_bytes_max = min(limits, default=ARENA_BYTES)
+            producer.session.hold_sends().added(producer)
 
     def forget_topic(self, topic: PublishedTopic) -> None:
         """Remove the limiters of a topic that is unloaded or deleted."""
         own = _own_limiter(topic)
         if own is not None:
-            own.close()
-        topic.publish_limiters = topic.publish_lines = ()
+            self._spent_publish.leave(topic.text, own)
+        topic.publish_lines = ()
         if self.throttling is not None:
             self.throttling.forget_topic(topic)
         _count(topic, ())
         for subscription in topic.subscriptions.values():
             self.forget_subscription(subscription)
         if topic.dispatch_limiter is not None:
-            topic.dispatch_limiter.close()
+            topic.dispatch_limiter.vacate()
+            self._spent_dispatch.leave(topic.text, topic.dispatch_limiter)
             topic.dispatch_limiter = None
 
     def forget_subscription(self, subscription: Subscription) -> None:
         gate = gate_of(subscription)
         if gate is not None:
-            for _, limiter in gate.limiters:
+            for kind, limiter in gate.limiters:
                 limiter.forget(subscription)
+                if kind == "Subscription":
+                    limiter.vacate()
+                    self._spent_subscriptions.leave(subscription.topic.text, limiter)
+            gate.limiters = ()
             for group in gate.groups:
                 group.forget(subscription)
 
-    def _publish_limiter(self, old: PublishLimiter | None, owner: str, rate: Rate) -> PublishLimiter | None:
+    def _publish_limiter(self, old: RatePublish | None, owner: str, rate: Rate) -> RatePublish | None:
         if not rate.limited:
-            if old is not None:
-                old.close()
             return None
-        limiter = old or PublishLimiter(self._clock, self._loop, owner)
-        limiter.set_rate(rate)
-        return limiter
+        line = old or RatePublish(owner, self._clock, self._loop)
+        line.set_rate(rate)
+        return line
 
     def _dispatch_limiter(
         self, old: DispatchLimiter | None, owner: str, topic: PublishedTopic | None, rate: Rate
@@ -219,6 +224,12 @@ class _Subscribes:
         self.consumers = 0  # at most, at the same time
 
 
+def _adopted(left: DispatchLimiter | None, owner: str, topic: PublishedTopic) -> DispatchLimiter | None:
+    if left is not None:
+        left.adopt(owner, topic)
+    return left
+
+
 def _count(topic: PublishedTopic, groups: tuple[Group, ...]) -> None:
     for group in topic.resource_groups:
         group.topics -= 1
@@ -227,11 +238,9 @@ def _count(topic: PublishedTopic, groups: tuple[Group, ...]) -> None:
         group.topics += 1
 
 
-def _own_limiter(topic: PublishedTopic) -> PublishLimiter | None:
-    """The limiter of the topic's own rate."""
-    return next(
-        (one for one in topic.publish_limiters if isinstance(one, PublishLimiter) and one.owner != BROKER), None
-    )
+def _own_limiter(topic: PublishedTopic) -> RatePublish | None:
+    """The topic's own rate."""
+    return next((one for one in topic.publish_lines if isinstance(one, RatePublish) and one.owner != BROKER), None)
 
 
 def _broker_publish_rate(of: PolicyDefaults) -> Rate:

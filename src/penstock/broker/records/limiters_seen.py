@@ -10,16 +10,13 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.accounting.episodes import Slowed
-from penstock.broker.publishing.limiters import PublishLimiter
-from penstock.governance.muting import MuteReason
+from penstock.broker.publishing.limiters import RatePublish
 from penstock.records.limiters_seen import LimitersSeen, portions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.broker.topics.topic import Topic
-    from penstock.governance.muting import Mute
-    from penstock.net.connection import Connection
     from penstock.records.limiters_seen import Look
 
 _OF_BROKER: Final = "broker"
@@ -32,39 +29,29 @@ class BrokerLimitersSeen(LimitersSeen):
         """Args: topics: returns the loaded topics; others: as those of `LimitersSeen`."""
         super().__init__(**others)
         self._topics = topics
-        self._limited_times: dict[str, int] = {}  # of topics that were limited, by name
+        self._before: dict[str, tuple[int, int]] = {}  # waits begun, and their time: of publish rates, by owner
 
     async def look(self, now_ns: int) -> Look:
         """What limiters have done since the last look."""
         look = await super().look(now_ns)
-        limited_times: dict[str, int] = {}  # made anew each time: topics come and go
+        seen: dict[str, tuple[int, int]] = {}  # made anew each time: topics come and go
         for some in portions(self._topics()):
             for topic in some:
-                if topic.publish_limited_times:
-                    limited_times[topic.text] = topic.publish_limited_times
-                    self._look_at_topic(look, topic)
+                for line in topic.publish_lines:
+                    if line.throttled and isinstance(line, RatePublish) and line.owner not in seen:
+                        seen[line.owner] = line.throttled, line.limiter.limited_ns(now_ns)
+                        self._look_at_rate(look, line.owner, *seen[line.owner])
             await asyncio.sleep(0)
-        self._limited_times = limited_times
+        self._before = seen
         return look
 
-    def look_at_mute(self, look: Look, connection: Connection, mute: Mute, since_ns: int, now_ns: int) -> None:
-        """See `LimitersSeen`."""
-        if mute.reason is MuteReason.PUBLISH_RATE:
-            who = _OF_BROKER_RATE if mute.owner in {None, _OF_BROKER} else _of_topic(mute.owner or "")
-            look.add(who, 0, max(0, now_ns - since_ns))
-        else:
-            super().look_at_mute(look, connection, mute, since_ns, now_ns)
-
-    def _look_at_topic(self, look: Look, topic: Topic) -> None:
-        times, before = topic.publish_limited_times, self._limited_times.get(topic.text, 0)
-        if times == before:
-            return
-        owners = {one.owner for one in topic.publish_limiters if isinstance(one, PublishLimiter)}
-        more = times - before if times > before else times  # It was loaded again.
-        if topic.text in owners:
-            look.add(_of_topic(topic.text), more)
-        elif _OF_BROKER in owners:
-            look.add(_OF_BROKER_RATE, more)
+    def _look_at_rate(self, look: Look, owner: str, times: int, limited_ns: int) -> None:
+        times_before, ns_before = self._before.get(owner, (0, 0))
+        if times < times_before:  # Another limiter of this name.
+            times_before = ns_before = 0
+        if times > times_before or limited_ns > ns_before:
+            who = _OF_BROKER_RATE if owner == _OF_BROKER else _of_topic(owner)
+            look.add(who, times - times_before, limited_ns - ns_before)
 
 
 _OF_BROKER_RATE: Final = Slowed("broker-publish-rate", "the broker's publish rate is used up")

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from penstock.broker.elsewhere import NOWHERE
 from penstock.broker.publishing.dispatch_gate import gate_of
-from penstock.broker.publishing.limiters import PublishLimiter
+from penstock.broker.publishing.limiters import RatePublish
 from penstock.broker.publishing.rates import BROKER
 from penstock.core.errors import BacklogQuotaExceeded, BacklogQuotaHold, NotFound, TopicNotFound
 from penstock.core.units import NS_PER_MS
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from penstock.governance.muting import Mute
     from penstock.governance.resource_group import ClassLimiter
     from penstock.groups.adaptive_throttling import AdaptiveThrottling
+    from penstock.groups.group_publish import GroupPublish
     from penstock.net.connection import Connection
     from penstock.net.listener import Connections
 
@@ -213,14 +214,8 @@ class Why:
         waiting = held.waiting_of(producer.producer_id) if held is not None else None
         if waiting is not None:
             numbers = {"held_messages": waiting.amount.messages, "held_bytes": waiting.amount.bytes}
-            if isinstance(waiting.line, AdaptivePublish):
-                yield self._throttled(subject, waiting.line, waiting.since_ns, numbers)
-            elif waiting.line is not None:
-                yield self._group(subject, "publish", waiting.line, waiting.line.limiter, waiting.since_ns, numbers)
-            else:
-                own = next((one for one in producer.topic.publish_limiters if isinstance(one, PublishLimiter)), None)
-                if own is not None:
-                    yield self._publish_rate(subject, own, waiting.since_ns)
+            if waiting.line is not None:
+                yield self._waits(subject, waiting.line, waiting.since_ns, numbers)
         for mute in producer.session.connection.muted.snapshot():
             yield self._mute(subject, producer, mute)
 
@@ -264,40 +259,40 @@ class Why:
         connection, reason, since_ns = producer.session.connection, mute.reason, mute.since_ns
         memory = self._connections.memory
         pool = {"used_bytes": memory.used, "size_bytes": memory.size}
-        if reason is MuteReason.PUBLISH_RATE:
-            limiter = self._publish_limiter(producer, mute.owner)
-            if limiter is not None:
-                return self._publish_rate(subject, limiter, since_ns)
-        if reason is MuteReason.GROUP_QUOTA and (in_use := self._groups.in_use.get(mute.owner or "")) is not None:
-            group = in_use.publish
-            found = self._group(subject, "publish", group, group.limiter, since_ns, pool)
+        line = self._line_of(producer, mute)
+        if line is not None:
+            found = self._waits(subject, line, since_ns, pool)
             found["limit"] += ": its connection holds as much of it as it may, and is not read"
             return found
-        if reason is MuteReason.ADAPTIVE_RATE:
-            of = self._topics.get(mute.owner or "") or producer.topic
-            line = next((one for one in of.throttle_lines if one.owner == mute.owner), None)
-            if line is not None:
-                found = self._throttled(subject, line, since_ns, pool)
-                found["limit"] += ": its connection holds as much of it as it may, and is not read"
-                return found
         limit, numbers, remedy = _of_connection(reason, connection, pool)
         return self._finding(subject, limit, reason.value, since_ns, numbers, remedy)
 
-    def _publish_limiter(self, producer: Producer, owner: str | None) -> PublishLimiter | None:
-        """The limiter that muted a connection: of this topic, of another one with a producer on it, or the broker's."""
-        limiters = list(producer.topic.publish_limiters)
-        if owner is not None and owner != BROKER and (topic := self._topics.get(owner)) is not None:
-            limiters += topic.publish_limiters
-        return next((one for one in limiters if isinstance(one, PublishLimiter) and one.owner == owner), None)
+    def _line_of(self, producer: Producer, mute: Mute) -> GroupPublish | None:
+        """The limit that muted a connection: of this producer's topic, or of another one on it."""
+        topics = (producer.topic, *(one.topic for one in producer.session.producers.values()))
+        lines = (line for topic in topics for line in topic.publish_lines)
+        return next((line for line in lines if (line.reason, line.owner) == (mute.reason, mute.owner)), None)
 
-    def _publish_rate(self, subject: str, limiter: PublishLimiter, since_ns: int) -> Json:
+    def _waits(self, subject: str, line: GroupPublish, since_ns: int, more: dict[str, int]) -> Json:
+        """A producer that waits for a limit."""
+        if isinstance(line, AdaptivePublish):
+            return self._throttled(subject, line, since_ns, more)
+        if isinstance(line, RatePublish):
+            return self._publish_rate(subject, line, since_ns, more)
+        return self._group(subject, "publish", line, line.limiter, since_ns, more)
+
+    def _publish_rate(self, subject: str, line: RatePublish, since_ns: int, more: dict[str, int]) -> Json:
         now_ns = self._clock.monotonic_ns()
-        numbers: dict[str, float] = {f"{name}_left": left for name, left in limiter.balances(now_ns).items()}
-        numbers |= {f"{name}_per_s": rate for name, rate in _rates(limiter.rate.messages, limiter.rate.bytes).items()}
-        remedy = _wait(limiter.delay_ns(now_ns)) + (
-            f"raise {_RAISE_PUBLISH_OF_BROKER}" if limiter.owner == BROKER else f"raise {_RAISE_PUBLISH}"
+        left = zip(("messages_left", "bytes_left"), line.limiter.left(now_ns), strict=True)
+        numbers: dict[str, float] = {
+            **{name: value for name, value in left if value is not None},
+            **{f"{name}_per_s": rate for name, rate in _rates(line.rate.messages, line.rate.bytes).items()},
+            **more,
+        }
+        remedy = _wait(line.limiter.delay_ns(now_ns)) + (
+            f"raise {_RAISE_PUBLISH_OF_BROKER}" if line.owner == BROKER else f"raise {_RAISE_PUBLISH}"
         )
-        limit = f"publish rate of {'the broker' if limiter.owner == BROKER else limiter.owner}"
+        limit = f"publish rate of {'the broker' if line.owner == BROKER else line.owner}"
         return self._finding(subject, limit, "publish-rate", since_ns, numbers, remedy)
 
     # -- delivery

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.broker.changes import Changes
     from penstock.broker.policies.policy_table import EffectivePolicies
     from penstock.broker.publishing.deduplication import Deduplication, TopicDeduplication
-    from penstock.broker.publishing.limiters import DispatchLimiter, PublishLimiter
+    from penstock.broker.publishing.limiters import DispatchLimiter
     from penstock.broker.publishing.producer import Producer
     from penstock.broker.publishing.rates import Rates
     from penstock.broker.subscriptions.ports import ConsumedSubscription, DispatchServices
@@ -107,7 +107,6 @@ class Topic:
         "policies",
         "producers",
         "publish_limited_times",
-        "publish_limiters",
         "publish_lines",
         "replay_reads",
         "resource_groups",
@@ -163,7 +162,6 @@ class Topic:
         self.messages_out_before = 0
         self.bytes_out_before = 0
         self.publish_limited_times = 0  # how often a rate limit stopped one of its producers
-        self.publish_limiters: tuple[PublishLimiter | GroupPublish, ...] = ()
         self.publish_lines: tuple[GroupPublish, ...] = ()
         self.resource_groups: tuple[Group, ...] = ()
         self.adaptive: AdaptiveTopic | None = None
