@@ -11,14 +11,17 @@ import asyncio
 import contextlib
 import os
 import random
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from penstock.broker.composition.administration import administration
+from penstock.broker.policies.policy_defaults import PolicyDefaults
 from penstock.broker.topics.partitioned import KIND as PARTITIONED
 from penstock.core.errors import PenstockError
 from penstock.core.names import NamespaceName, TopicName
+from penstock.storage.topic_counts import CREATING
 from tests.net.harness import running, until
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ INFO = {"adminRoles": ["root"], "allowedClusters": ["test"]}
 SEEDS = range(int(os.environ.get("PENSTOCK_SIM_SEEDS", "20")))  # `make sim` has more
 ONE = os.environ.get("PENSTOCK_SIM_SEED")
 OPERATIONS = 120  # of each administrator
+TOPICS_MAX = 6  # of a namespace, in every other story
 ADMINISTRATORS = 10
 HUNG_S = 15.0
 
@@ -95,6 +99,10 @@ def misfits(broker: Broker) -> list[object]:
     """What does not fit together."""
     catalog, found = broker.catalog, list[object]()
     names = {record.name for record in catalog.topics()}
+    topics_max = broker.limits.policies.max_topics_per_namespace
+    counts = Counter(name.rpartition("/")[0] for name in names)
+    found += [("too many topics", one) for one, count in counts.items() if 0 < topics_max < count]
+    found += [("places kept", name) for name, one in catalog.documents(PARTITIONED).items() if CREATING in one]
     for name in names | set(catalog.documents(PARTITIONED)):
         topic = TopicName.parse(name)
         if str(topic.namespace_name) not in catalog.namespaces():
@@ -117,8 +125,8 @@ def misfits(broker: Broker) -> list[object]:
 
 @pytest.mark.parametrize("seed", [int(ONE)] if ONE else SEEDS)
 async def test_what_many_administrators_leave_fits_together(tmp_path: Path, seed: int) -> None:
-    rng = random.Random(seed)
-    async with running(tmp_path, force_delete_tenant=True, force_delete_namespace=True) as harness:
+    rng, policies = random.Random(seed), PolicyDefaults(max_topics_per_namespace=TOPICS_MAX * (seed % 2))
+    async with running(tmp_path, force_delete_tenant=True, force_delete_namespace=True, policies=policies) as harness:
         broker = harness.broker
         await asyncio.gather(*(administer(broker, random.Random(rng.random())) for _ in range(ADMINISTRATORS)))
         # What was given up goes on to its end.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -65,6 +66,26 @@ def test_what_concerns_one_topic_is_done_by_its_broker_whichever_is_asked(
     assert (status, "none" in refusal["reason"]) == (404, True)
     assert cluster.http(asked, "DELETE", path)[0] == 204
     until(lambda: cluster.http(1 - asked, "GET", f"{path}/stats")[0] == 404)
+
+
+def test_topics_that_are_created_at_both_brokers_at_once_are_as_many_as_a_namespace_may_have(cluster: Cluster) -> None:
+    namespace = "/admin/v2/namespaces/public/bounded"
+    assert cluster.http(0, "PUT", namespace)[0] == 204
+    assert cluster.http(0, "POST", f"{namespace}/maxTopicsPerNamespace", 7)[0] == 204
+    until(lambda: cluster.http(1, "GET", f"{namespace}/maxTopicsPerNamespace") == (200, 7))
+    topics = "/admin/v2/persistent/public/bounded"
+
+    def create(number: int) -> int:
+        """Topics at the one broker or the other, every third with two partitions."""
+        path, value = (f"{topics}/p-{number}/partitions", 2) if number % 3 == 0 else (f"{topics}/t-{number}", None)
+        return cluster.http(number % 2, "PUT", path, value)[0]
+
+    with ThreadPoolExecutor(8) as callers:
+        statuses = list(callers.map(create, range(24)))
+    assert set(statuses) == {204, 405}
+    until(lambda: cluster.http(0, "GET", topics) == cluster.http(1, "GET", topics))
+    made = sum(2 if number % 3 == 0 else 1 for number, status in enumerate(statuses) if status == 204)
+    assert len(cluster.http(0, "GET", topics)[1]) == made == 7
 
 
 def test_what_concerns_a_partitioned_topic_is_done_by_the_brokers_of_its_partitions(cluster: Cluster) -> None:

@@ -219,6 +219,7 @@ class Catalog:
         *,
         ledger_id: int | None = None,
         expected: Document | Unconditional | None = ALWAYS,
+        topics_max: int = 0,
     ) -> None:
         """Store a document (JSON) under its kind and name; None deletes it.
 
@@ -228,12 +229,14 @@ class Catalog:
         Documents of a kind in `TOPIC_KINDS` are named by topics of this broker, and deleted with them. `ledger_id` is
         that of the topic that such a document is about. If that topic is gone, another topic may have the name: then
         the error is `TopicNotFound` and nothing changes.
+
+        `topics_max`: of a partitioned topic, see `create_topic`; for the partitions that it declares.
         """
         assert kind not in KINDS
         if kind in TOPIC_KINDS:
             self._own.put_document(kind, name, value, done, ledger_id=ledger_id)
         else:
-            self._put(kind, name, value, done, expected)
+            self._put(kind, name, value, done, expected, topics_max=topics_max)
 
     def delete_unused_document(self, kind: str, name: str, users: Sequence[tuple[str, str]], done: Done) -> None:
         """Delete a document that no record names: `ChangedMeanwhile` if one does.
@@ -300,20 +303,28 @@ class Catalog:
         self._shared.submit(SkipLedgerIds(stop), done)
 
     def create_topic(
-        self, name: str, *, properties: Properties, created_wall_ms: int, done: Done, broker: int | None = None
+        self,
+        name: str,
+        *,
+        properties: Properties,
+        created_wall_ms: int,
+        done: Done,
+        broker: int | None = None,
+        topics_max: int = 0,
     ) -> None:
         """Create a topic with a ledger of its own.
 
         `NamespaceNotFound` without its namespace; `ChangedMeanwhile` if there is a partitioned topic of this name, or
         none of this partition.
 
-        `broker`: number of the broker that serves it; None for this one.
+        `broker`: number of the broker that serves it; None for this one. `topics_max`: `NotAllowed` if its namespace
+        would have more topics than this; 0 for no maximum.
 
         If the topic exists already, it stays as it is. Either way, `topic(name)` returns it when `done` is called
         without an error.
         """
         place = self._broker if broker is None else broker
-        self._shared.submit(CreateTopic(name, place, created_wall_ms, properties), done)
+        self._shared.submit(CreateTopic(name, place, created_wall_ms, properties, topics_max), done)
 
     def set_topic_properties(
         self, name: str, properties: Properties, done: Done, *, expected: Properties | None = None
@@ -378,6 +389,8 @@ class Catalog:
         done: Done,
         expected: Value | Unconditional | None,
         needed: tuple[str, str] | None = None,
+        topics_max: int = 0,
     ) -> None:
         conditional = not isinstance(expected, Unconditional)
-        self._shared.submit(Put(kind, name, value, expected if conditional else None, conditional, needed), done)
+        before = expected if conditional else None
+        self._shared.submit(Put(kind, name, value, before, conditional, needed, topics_max), done)

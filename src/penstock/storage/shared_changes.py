@@ -40,9 +40,11 @@ class Put(NamedTuple):
     conditional: bool = False
     # Only if a document of this kind and name exists.
     needed: Sequence[str] | None = None
+    # Of a partitioned topic: the maximum number of topics in its namespace; 0: no maximum.
+    topics_max: int = 0
 
     def store(self, tables: SharedTables) -> Sequence[Row]:
-        """Raises ChangedMeanwhile."""
+        """Raises ChangedMeanwhile; NotAllowed if the namespace would have too many topics."""
         found = tables.text(self.kind, self.name)
         if self.conditional:
             _check_unchanged(found, self.expected, f"{self.kind} {self.name}")
@@ -51,6 +53,8 @@ class Put(NamedTuple):
         check = _CHECKS.get(self.kind)
         if check is not None and (found is None or self.value is None):  # It is created or deleted.
             check(tables, self.name, self.value is not None)
+        if self.kind == PARTITIONED:
+            tables.topic_counts.resize(self.name, found, self.value, self.topics_max)
         rows = [Row(self.kind, self.name, self.value, tables.put(self.kind, self.name, self.value))]
         if self.kind == NAMESPACES and self.value is None and tables.text(DELETIONS, self.name) is not None:
             # In the same transaction: a namespace that is created again is not being deleted.
@@ -80,9 +84,10 @@ class CreateTopic(NamedTuple):
     broker: int
     created_wall_ms: int
     properties: Mapping[str, str]
+    topics_max: int = 0  # in its namespace; 0: no maximum
 
     def store(self, tables: SharedTables) -> Sequence[Row]:
-        """Raises NamespaceNotFound or ChangedMeanwhile."""
+        """Raises NamespaceNotFound, ChangedMeanwhile; NotAllowed if the namespace would have too many topics."""
         record = tables.topic(self.name)
         if record is not None:
             return [Row(TOPICS, self.name, record)]
@@ -92,6 +97,7 @@ class CreateTopic(NamedTuple):
         parent = parent_text(self.name)
         if (tables.text(PARTITIONED, parent) is not None) != (parent != self.name):
             raise ChangedMeanwhile(f"the partitioned topic {parent} was created or deleted meanwhile")
+        tables.topic_counts.take(self.name, self.topics_max)
         ledger_id = tables.take_ledger_id()
         record = TopicRecord(self.name, ledger_id, self.broker, self.created_wall_ms, self.properties, NOTHING)
         tables.put_topic(record)
@@ -131,6 +137,7 @@ class DeleteTopic(NamedTuple):
         if record is None or self.ledger_id not in {None, record.ledger_id}:
             raise TopicNotFound(self.name)
         tables.delete_topic(self.name)
+        tables.topic_counts.give_back(self.name)
         return [Row(TOPICS, self.name, None)]
 
 

@@ -23,7 +23,14 @@ import json
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.core.errors import ChangedMeanwhile, MetadataFailed, NamespaceNotFound, PenstockError, TopicNotFound
+from penstock.core.errors import (
+    ChangedMeanwhile,
+    MetadataFailed,
+    NamespaceNotFound,
+    NotAllowed,
+    PenstockError,
+    TopicNotFound,
+)
 from penstock.core.membership import Member, MemberState
 from penstock.core.service_urls import Addresses, ServiceUrls
 from penstock.storage.catalog_rows import NOTHING, TopicRecord
@@ -41,6 +48,7 @@ _CHANGES: Final = {change.__name__: change for change in CHANGES}
 _ERRORS: Final[Mapping[str, tuple[type[PenstockError], str | None]]] = {
     "TopicNotFound": (TopicNotFound, "topic"),
     "NamespaceNotFound": (NamespaceNotFound, "namespace"),
+    "NotAllowed": (NotAllowed, None),
     "ChangedMeanwhile": (ChangedMeanwhile, None),
     "MetadataFailed": (MetadataFailed, None),
 }

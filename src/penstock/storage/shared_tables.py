@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.storage.catalog_rows import from_json, opened, sealed, to_json, topic_record, topic_row
 from penstock.storage.shared_view import CONFIGURATION, LEDGER_IDS, NAMESPACES, TENANTS, TOPICS, Row
+from penstock.storage.topic_counts import TopicCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,10 +26,11 @@ _TABLES: Final = (TENANTS, NAMESPACES, CONFIGURATION)  # name and value; other k
 
 
 class SharedTables:
-    """The open tables."""
+    """The open tables, and what is counted in them."""
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
+        self.topic_counts = TopicCounts(self)
         self._next_ledger_id = self._ledger_ids_stop = 0  # of the block in use
 
     # -- records by kind and name
@@ -72,6 +74,12 @@ class SharedTables:
         for (name,) in self._db.execute(one, (f'$."{key}"', value)):
             return str(name)
         return None
+
+    def documents_with(self, kind: str, start: str, key: str) -> Iterator[tuple[str, Any]]:
+        """Return those documents whose names start like this and that have this key. Reads all of these names."""
+        within = (kind, start, f"{start[:-1]}{chr(ord(start[-1]) + 1)}", f'$."{key}"')
+        some = "select * from documents where kind = ? and name >= ? and name < ? and value -> ? is not null"
+        return ((str(name), json.loads(text)) for _, name, text in map(opened, self._db.execute(some, within)))
 
     # -- topics
 

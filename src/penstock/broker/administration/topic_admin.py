@@ -69,7 +69,6 @@ class TopicAdmin:
         if self._topics.exists(name) or self._partitions.count(name):
             raise AlreadyExists("This topic already exists")
         self._partitions.check_usable(name, exists=False)
-        self._topics.check_room(name, 1)
         await self._topics.create_placed(name, dict(properties or {}))
 
     async def delete(self, name: TopicName, *, force: bool = False) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.broker.topics.concurrency_limit import ConcurrencyLimit
 from penstock.core.errors import NotAllowed, TopicNotFound
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from penstock.broker.topics.topic import Topic
     from penstock.broker.topics.topic_index import TopicIndex
     from penstock.core.names import TopicName
-
-TOO_MANY_TOPICS: Final = "Exceed maximum number of topics in namespace."
 
 
 class DirectoryLimits(Protocol):
@@ -115,10 +113,10 @@ class TopicDirectory:
         return topic
 
     async def create(self, name: TopicName, properties: Mapping[str, str]) -> Topic:
-        """Load or create a topic here without asking the policies; the caller has checked them.
+        """Load or create a topic here, whether clients may create topics or not.
 
-        Raises NamespaceNotFound or TopicNotFound while its namespace or partitioned topic is being deleted, and
-        ServedElsewhere.
+        Raises NamespaceNotFound or TopicNotFound while its namespace or partitioned topic is being deleted,
+        ServedElsewhere, and NotAllowed if the namespace has too many topics.
         """
         return await self._get_or_load(name, properties, partial(self._check_namespace, name))
 
@@ -132,7 +130,7 @@ class TopicDirectory:
             broker = self._placement.place(name)
             if broker != self._placement.own:
                 self._check_namespace(name)
-                await self._loader.create_elsewhere(str(name), properties, broker)
+                await self._loader.create_elsewhere(str(name), properties, broker, self.topics_max(name))
         return await self.create(name, properties) if broker == self._placement.own else None
 
     async def load(self, name: TopicName) -> Topic:
@@ -171,7 +169,7 @@ class TopicDirectory:
 
     async def _load(self, name: TopicName, properties: Mapping[str, str]) -> Topic:
         async with self._loads.turn():
-            topic = await self._loader.load(name, properties)
+            topic = await self._loader.load(name, properties, self.topics_max(name))
             self._index.add(topic)
         return topic
 
@@ -206,17 +204,15 @@ class TopicDirectory:
         allowed = effective.auto_topic_creation.allowed or name.partition >= 0 or system
         if not (allowed and (create or (name.partition >= 0 and not name.is_persistent))):
             raise TopicNotFound(str(name))
-        self.check_room(name, 1)
 
-    def check_room(self, name: TopicName, wanted: int) -> None:
-        """Raises NotAllowed if `wanted` more topics would exceed the namespace's maximum."""
-        namespace = f"{name.tenant}/{name.namespace}"
-        bound = self._policies_of(namespace).max_topics_per_namespace
-        if not bound or not name.is_persistent or is_system_topic(str(name)):
-            return
-        listed = self.names.of("persistent", namespace)
-        if len(listed) + wanted > bound and sum(not is_system_topic(one) for one in listed) + wanted > bound:
-            raise NotAllowed(TOO_MANY_TOPICS)
+    def topics_max(self, name: TopicName) -> int:
+        """Maximum number of topics that the namespace of this topic may have with it; 0 if there is none.
+
+        It is compared where the topic is stored (`storage.topic_counts`): only there are all topics known.
+        """
+        if not name.is_persistent or is_system_topic(str(name)):
+            return 0
+        return self._policies_of(f"{name.tenant}/{name.namespace}").max_topics_per_namespace
 
     # -- unloading ----------------------------------------------------------------------------------------------------
 

@@ -86,10 +86,13 @@ class TopicLoader:
         self._non_persistent = non_persistent  # tells other brokers, if there are any
         self.counts: TopicCounts | None = None
 
-    async def load(self, name: TopicName, properties: Mapping[str, str]) -> Topic:
+    async def load(self, name: TopicName, properties: Mapping[str, str], topics_max: int) -> Topic:
         """Load a topic; a topic that is not stored is created with `properties`.
 
-        Raises MetadataFailed; ServedElsewhere, if another broker has created it meanwhile.
+        Raises:
+            NotAllowed: its namespace would have more than `topics_max` topics, if that is not 0.
+            MetadataFailed: it could not be stored or read.
+            ServedElsewhere: another broker has created it meanwhile.
         """
         if not name.is_persistent:
             topic = self._make_topic(name, ledger_id=0, last_entry_id=-1, first_entry_id=0)
@@ -100,7 +103,7 @@ class TopicLoader:
                 await self._non_persistent.loaded(topic.text)
             return topic
         text = str(name)
-        record = self._catalog.topic(text) or await self._create(text, properties, self._own)
+        record = self._catalog.topic(text) or await self._create(text, properties, self._own, topics_max)
         if record.broker != self._own:
             raise ServedElsewhere(text, record.broker)
         topic = self._made_of(name, record, await self._cursors(text))
@@ -114,16 +117,24 @@ class TopicLoader:
             raise
         return topic
 
-    async def create_elsewhere(self, text: str, properties: Mapping[str, str], broker: int) -> None:
-        """Store a new topic for another broker to load, even if the caller is cancelled. Raises MetadataFailed."""
-        await self._changes.finish(self._create(text, properties, broker))
+    async def create_elsewhere(self, text: str, properties: Mapping[str, str], broker: int, topics_max: int) -> None:
+        """Store a new topic for another broker to load, even if the caller is cancelled.
 
-    async def _create(self, text: str, properties: Mapping[str, str], broker: int) -> TopicRecord:
-        """Store a new topic, unless it exists. Raises MetadataFailed."""
+        Raises MetadataFailed; NotAllowed, as `load` does.
+        """
+        await self._changes.finish(self._create(text, properties, broker, topics_max))
+
+    async def _create(self, text: str, properties: Mapping[str, str], broker: int, topics_max: int) -> TopicRecord:
+        """Store a new topic, unless it exists. Raises MetadataFailed, NotAllowed."""
         catalog, now_ms = self._catalog, self._clock.wall_ms()
         await self._changes.stored(
             lambda done: catalog.create_topic(
-                text, properties=properties, created_wall_ms=now_ms, done=done, broker=broker
+                text,
+                properties=properties,
+                created_wall_ms=now_ms,
+                done=done,
+                broker=broker,
+                topics_max=topics_max,
             )
         )
         record = catalog.topic(text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Final
@@ -20,15 +20,17 @@ from penstock.core.errors import (
     AlreadyExists,
     ChangedMeanwhile,
     NotAcceptable,
+    PenstockError,
     ServiceNotReady,
     TopicNotFound,
     Unprocessable,
 )
 from penstock.core.names import COMPACTION_SUBSCRIPTION, TopicName, is_record_topic, parent_text
 from penstock.storage.catalog import ALWAYS
+from penstock.storage.topic_counts import CREATING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
     from penstock.broker.changes import Changes, Submit
     from penstock.broker.elsewhere import Elsewhere
@@ -117,9 +119,9 @@ class Partitions(PartitionedTopics):
             if existing or self._topics.exists(name):
                 return existing
             wanted = min(partitions, self._bound)
-            self._topics.check_room(name, wanted)
+            document = {"partitions": wanted, "properties": {}}
             with suppress(ChangedMeanwhile):  # Another broker was faster.
-                await self._changes.stored(self._put(name, {"partitions": wanted, "properties": {}}, None))
+                await self._changes.stored(self._put(name, document, None, self._topics.topics_max(name)))
         return self.count(name)
 
     async def create(self, name: TopicName, partitions: int, properties: Mapping[str, str] | None = None) -> None:
@@ -135,7 +137,8 @@ class Partitions(PartitionedTopics):
         if name.partition >= 0:
             raise NotAcceptable(f"Partitioned Topic Name should not contain '-partition-': {name}")
         await self._changes.finish(self._create_document(name, partitions, dict(properties or {})))
-        await self.create_missed(name)
+        async with self._creating(name, partitions):
+            await self.create_missed(name)
 
     async def _create_document(self, name: TopicName, partitions: int, properties: dict[str, str]) -> None:
         # While this name is held no topic of this name is created; one that was being created is found below. The
@@ -147,8 +150,9 @@ class Partitions(PartitionedTopics):
         self._resources.check_namespace(name.namespace_name)
         if self.count(name) or self._topics.exists(name) or str(name) in self._resources.deleting:
             raise AlreadyExists("This topic already exists")
-        self._topics.check_room(name, partitions)
-        return self._put(name, {"partitions": partitions, "properties": properties}, None)
+        topics_max = self._topics.topics_max(name)
+        reserved = {CREATING: [0, partitions]} if topics_max else {}
+        return self._put(name, {"partitions": partitions, "properties": properties, **reserved}, None, topics_max)
 
     async def grow(self, name: TopicName, partitions: int) -> None:
         """Add partitions. Each gets the subscriptions of the first partition, starting at the earliest message.
@@ -156,11 +160,17 @@ class Partitions(PartitionedTopics):
         Raises:
             NotFound: it is not partitioned.
             NotAcceptable, Unprocessable: the number is smaller than now, or too large.
+            NotAllowed: the namespace would have too many topics.
         """
         if partitions <= 0:
             raise NotAcceptable(MORE_THAN_NONE)
         existing = int(self._growing(name, partitions)["partitions"])
-        self._topics.check_room(name, partitions - existing)
+        if self._topics.topics_max(name):
+            await self._changes.store_alone(partial(self._decide_places, name, partitions))
+        async with self._creating(name, partitions):
+            await self._grow(name, existing, partitions)
+
+    async def _grow(self, name: TopicName, existing: int, partitions: int) -> None:
         # Subscriptions are created first: a client that discovers a partition finds its subscription with all
         # messages. Not under the lock: creating a topic may wait for the deletion of another, which may wait for the
         # lock.
@@ -170,9 +180,27 @@ class Partitions(PartitionedTopics):
 
         def grown() -> Submit:
             before = self._growing(name, partitions)
-            return self._put(name, {**before, "partitions": partitions}, before)
+            return self._put(name, {**before, "partitions": partitions}, before, self._topics.topics_max(name))
 
         await self._changes.store_alone(grown)
+
+    def _decide_places(self, name: TopicName, partitions: int) -> Submit:
+        before = self._growing(name, partitions)
+        first, stop = before.get(CREATING, (before["partitions"], partitions))
+        # Another request may add partitions at the same time.
+        creating = [min(first, before["partitions"]), max(stop, partitions)]
+        return self._put(name, {**before, CREATING: creating}, before, self._topics.topics_max(name))
+
+    @asynccontextmanager
+    async def _creating(self, name: TopicName, partitions: int) -> AsyncIterator[None]:
+        """Create partitions that have their places; places that are not used are given back, whatever happens."""
+        try:
+            yield
+        finally:
+            # The error of a topic that was deleted, or of a file that failed, is that of the block, too.
+            with suppress(PenstockError):
+                if CREATING in self.document(name):
+                    await self.change(name, lambda document: _give_back(document, partitions))
 
     def _growing(self, name: TopicName, partitions: int) -> Mapping[str, Any]:
         """Its document, after checking the new number of partitions."""
@@ -308,8 +336,16 @@ class Partitions(PartitionedTopics):
         name: TopicName,
         document: Mapping[str, Any] | None,
         expected: Mapping[str, Any] | Unconditional | None,
+        topics_max: int = 0,
     ) -> Submit:
-        return partial(self._catalog.put_document, KIND, str(name), document, expected=expected)
+        put = self._catalog.put_document
+        return partial(put, KIND, str(name), document, expected=expected, topics_max=topics_max)
+
+
+def _give_back(document: dict[str, Any], partitions: int) -> None:
+    """Remove the places from the document of a partitioned topic, unless another request creates more partitions."""
+    if document.get(CREATING, (0, 0))[1] == partitions:
+        del document[CREATING]
 
 
 def _start_of_partitions(name: TopicName) -> str:
