@@ -100,7 +100,8 @@ async def test_more_subscriptions_than_there_may_be_are_refused(harness: Harness
     code, text = await refused(peer, name="two", consumer_id=1)
     assert code == WireCode.NOT_ALLOWED_ERROR
     assert "Exceed the maximum number of subscriptions of the topic" in text
-    await peer.subscribe(name="reader", consumer_id=2, durable=False)
+    code, _ = await refused(peer, name="reader", consumer_id=2, durable=False)
+    assert code == WireCode.NOT_ALLOWED_ERROR
 
 
 async def test_an_old_consumer_may_come_back_though_no_other_may_come(harness: Harness) -> None:

@@ -197,8 +197,6 @@ class Consumers:
         self._rates.check_subscribe(topic, session.payer_role)
 
     async def _subscription(self, topic: Topic, body: codec.CommandSubscribe) -> Subscription:
-        if body.subscription not in topic.subscriptions and body.durable and topic.persistent:
-            check_subscription_bound(topic)
         start = await self._start_entry(topic, body)
         properties = {pair.key: pair.value for pair in body.subscription_properties}
         return await topic.open_subscription(
@@ -324,13 +322,6 @@ def check_subscription_name(name: str, *, strict: bool) -> None:
         raise ProducerBusy(
             f"subscription name {name!r} may hold letters, digits and - = : . _ only (strictlyVerifySubscriptionName)"
         )
-
-
-def check_subscription_bound(topic: Topic) -> None:
-    """Raises NotAllowed if the topic has its maximum number of durable subscriptions."""
-    bound = topic.policies.max_subscriptions
-    if bound and sum(subscription.durable for subscription in topic.subscriptions.values()) >= bound:
-        raise NotAllowed(f"Exceed the maximum number of subscriptions of the topic: {topic.text}")
 
 
 def _key_sharing(body: codec.CommandSubscribe) -> KeySharing:

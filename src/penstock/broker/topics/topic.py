@@ -7,6 +7,7 @@ producers and consumers.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +19,7 @@ from penstock.broker.subscriptions.subscription import Subscription
 from penstock.broker.subscriptions.tail import Tail
 from penstock.broker.topics.topic_states import cancelled_of, compacted_in
 from penstock.core.errors import NotAllowed, ServiceNotReady, TopicTerminated
+from penstock.core.names import COMPACTION_SUBSCRIPTION
 from penstock.governance.resource_group import NOTHING as NOTHING_PUBLISHED
 from penstock.storage.catalog_rows import NOTHING
 from penstock.storage.cursor import Cursor
@@ -84,6 +86,7 @@ class Topic:
         "bytes_in",
         "bytes_out_before",
         "closed",
+        "coming",
         "compacted",
         "counted",
         "counted_before",
@@ -143,6 +146,7 @@ class Topic:
         self.last_index: tuple[int, asyncio.Future[int]] | None = None
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Subscription] = {}
+        self.coming: Counter[str] = Counter()  # names of subscriptions that are being stored
         self.tail = Tail()
         self.replay_reads = ReplayReads(services.dispatch.log, services.dispatch.reads, ledger_id, self._replayed)
         self.delayed: DelayedIndex | None = None  # None without Shared subscriptions
@@ -270,7 +274,7 @@ class Topic:
         """The subscription of this name; if missing, it is created and stored, with `start` as its first entry.
 
         Raises:
-            NotAllowed: it exists with another durability.
+            NotAllowed: it exists with another durability, or the topic has its maximum number of subscriptions.
             MetadataFailed: it could not be stored.
         """
         durable = durable and self.persistent
@@ -280,18 +284,34 @@ class Topic:
                 kind = "durable" if existing.durable else "non-durable"
                 raise NotAllowed(f"subscription {name!r} of {self.text} is {kind} already")
             return existing
+        self._check_room(name)
         cursor = Cursor(start - 1)
         if not durable:
             return self.add_subscription(name, cursor=cursor, durable=False)
         # Finished even if the client disconnects: a stored subscription that is unknown here would keep entries for
         # ever.
+        self.coming[name] += 1  # counts from the check on
         return await self._services.changes.finish(self._make_durable(name, cursor, properties))
 
     async def _make_durable(self, name: str, cursor: Cursor, properties: Mapping[str, str]) -> Subscription:
         initial = "earliest" if cursor.mark_delete < self.first_entry_id else "latest"
-        await self._services.store.create(self, name, cursor, initial=initial, properties=properties)
-        # Another client may have created it while we waited.
-        return self.subscriptions.get(name) or self.add_subscription(name, cursor=cursor, durable=True)
+        try:
+            await self._services.store.create(self, name, cursor, initial=initial, properties=properties)
+            # Another client may have created it while we waited.
+            return self.subscriptions.get(name) or self.add_subscription(name, cursor=cursor, durable=True)
+        finally:
+            self.coming -= Counter((name,))
+
+    def _check_room(self, name: str) -> None:
+        """Raises NotAllowed if a new subscription would be more than the maximum, with those that are being stored.
+
+        Non-durable subscriptions count, too: otherwise readers would be a way around. Compaction's is the broker's own.
+        """
+        bound = self.policies.max_subscriptions
+        if bound and self.persistent and name != COMPACTION_SUBSCRIPTION:
+            names = {*self.subscriptions, *self.coming, name} - {COMPACTION_SUBSCRIPTION}
+            if len(names) > bound:
+                raise NotAllowed(f"Exceed the maximum number of subscriptions of the topic: {self.text}")
 
     def appended(self, last_entry_id: int) -> None:
         """Entries up to this one are durable: wake the subscriptions that wait for new entries."""
