@@ -7,6 +7,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import pulsar
 import pytest
 
 from penstock.testing.tokens import SECRET, data_url, token
@@ -161,13 +162,18 @@ def test_a_namespace_with_topics_on_both_is_unloaded_and_deleted(cluster: Cluste
     until(lambda: cluster.http(1, "GET", "/admin/v2/namespaces/public/two")[0] == 404)
 
 
-def test_credentials_are_checked_by_the_broker_that_is_asked(tmp_path: Path) -> None:
-    (tmp_path / "auth.conf").write_text(
+def guarded_cluster(directory: Path) -> Cluster:
+    """Two brokers that check who may do what; `admin` is a superuser."""
+    (directory / "auth.conf").write_text(
         "authenticationEnabled=true\nauthorizationEnabled=true\nsuperUserRoles=admin\n"
         "authenticationProviders=org.apache.pulsar.broker.authentication.AuthenticationProviderToken\n"
         f"tokenSecretKey={data_url(SECRET)}\n"
     )
-    with Cluster(tmp_path / "data", 2, ["--config", str(tmp_path / "auth.conf")]) as guarded:
+    return Cluster(directory / "data", 2, ["--config", str(directory / "auth.conf")])
+
+
+def test_credentials_are_checked_by_the_broker_that_is_asked(tmp_path: Path) -> None:
+    with guarded_cluster(tmp_path) as guarded:
         admin, other = token("admin"), token("other")
         found = set()
         for number in range(4):
@@ -179,3 +185,44 @@ def test_credentials_are_checked_by_the_broker_that_is_asked(tmp_path: Path) -> 
                 assert guarded.http(asked, "GET", f"{path}/stats")[0] == 401
                 found.add(guarded.http(asked, "GET", f"{path}/stats", token=admin)[1]["ownerBroker"])
         assert len(found) == 2
+
+
+def test_an_explanation_shows_no_limits_of_strangers_whichever_broker_has_them(tmp_path: Path) -> None:
+    admin = token("admin")
+    with guarded_cluster(tmp_path) as guarded:
+        for tenant in ("shop", "other"):
+            info = {"adminRoles": [f"{tenant}-owner"], "allowedClusters": ["standalone"]}
+            assert guarded.http(0, "PUT", f"/admin/v2/tenants/{tenant}", info, token=admin)[0] == 204
+            assert guarded.http(0, "PUT", f"/admin/v2/namespaces/{tenant}/ns", token=admin)[0] == 204
+        # Each broker has a partition of either topic, and the client one connection to it.
+        for tenant in ("shop", "other"):
+            path = f"/admin/v2/persistent/{tenant}/ns/t"
+            assert guarded.http(0, "PUT", f"{path}/partitions", 2, token=admin)[0] == 204
+        rate = {"publishThrottlingRateInMsg": 1, "publishThrottlingRateInByte": -1}
+        path = "/admin/v2/persistent/other/ns/t/publishRate"
+        assert guarded.http(0, "POST", path, rate, token=admin)[0] == 204
+        quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        client = pulsar.Client(guarded.url_of(0), authentication=pulsar.AuthenticationToken(admin), logger=quiet)
+        producers = [
+            client.create_producer(f"persistent://{tenant}/ns/t-partition-{index}")
+            for tenant in ("shop", "other")
+            for index in range(2)
+        ]
+        for producer in producers[2:]:
+            for _ in range(100):
+                producer.send_async(b"x", _ignored)
+
+        def limits(asked: int, role: str) -> set[str]:
+            found = guarded.http(asked, "GET", "/admin/v3/why/tenants/shop", token=token(role))[1]["findings"]
+            return {one["limit"] for one in found}
+
+        theirs = {f"publish rate of persistent://other/ns/t-partition-{index}" for index in range(2)}
+        until(lambda: limits(0, "admin") == theirs)
+        for asked in range(2):
+            assert limits(asked, "admin") == theirs
+            assert limits(asked, "shop-owner") == {"a limit of another tenant"}
+        client.shutdown()  # Closing would wait for the receipts.
+
+
+def _ignored(_result: pulsar.Result, _message_id: pulsar.MessageId | None) -> None:
+    """A receipt that nobody waits for."""

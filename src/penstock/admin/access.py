@@ -16,6 +16,7 @@ this cluster, which come over a socket of their own, were checked there.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from fastapi import Depends, FastAPI, Request
@@ -24,11 +25,11 @@ from starlette.exceptions import HTTPException
 from penstock.admin.credentials import ORIGINAL_HEADER, credentials_of
 from penstock.admin.gateway import FROM_PEER
 from penstock.broker.access import Access, AccessControl, Action
-from penstock.core.errors import AuthenticationFailed, PenstockError
+from penstock.core.errors import AuthenticationFailed, AuthorizationFailed, PenstockError
 from penstock.core.names import NamespaceName, TopicName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from fastapi.params import Depends as Dependency
     from starlette.types import Scope
@@ -60,6 +61,14 @@ class Check:
         if self not in passed and not FROM_PEER.get():
             await self._look_at(request)
             passed.add(self)
+
+    async def administers(self, request: Request) -> Callable[[str], bool]:
+        """Return whether the caller administers a tenant. The result is called on the broker's loop."""
+        access = await self._gateway.ask(_access_of)
+        if FROM_PEER.get() or not isinstance(access, AccessControl):
+            return lambda _tenant: True  # A peer leaves out itself what its caller may not see.
+        role = await self._role(access, request)
+        return partial(_administers, access, role, request.headers.get(ORIGINAL_HEADER) or None)
 
     async def _look_at(self, request: Request) -> None:
         if not self._known:
@@ -128,6 +137,14 @@ async def check_before_body(scope: Scope) -> None:
 def unguarded(app: FastAPI) -> list[str]:
     """Return the routes of an application that have no check."""
     return [str(getattr(route, "path", route)) for route in _routes(app.routes) if not _checks(route)]
+
+
+def _administers(access: Access, role: str, original_role: str | None, tenant: str) -> bool:
+    try:
+        access.require(role, original_role, Action.TENANT_ADMIN, tenant)
+    except AuthorizationFailed:
+        return False
+    return True
 
 
 async def _access_of(broker: Administration) -> Access:

@@ -91,6 +91,9 @@ class Finding(Model):
     for_ms: Long | None = Field(None, alias="forMs")
     numbers: dict[str, float] = {}
     lifted_by: str = Field(alias="liftedBy")
+    # Whose limit it is, if it is not one of whoever is slowed, or the broker's. Those who do not administer one of them
+    # are not told more than that there is such a limit.
+    tenants: list[str] | None = None
 
 
 class Explanation(Model):
