@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock.broker.composition.administration import administration
+from penstock.core.errors import TooManyRequests
 from penstock.core.names import TopicName
 from penstock.core.units import KIB
 from penstock.testing.client import Type, entry, send
@@ -74,3 +76,17 @@ async def test_names_that_deduplication_remembers_have_a_bound_and_go_with_their
         assert 4_000 < most <= SIZE // 8 + 5_000
         await administration(harness.broker).topics.delete(TopicName.parse("persistent://public/default/t"), force=True)
         assert used(harness) == 0
+
+
+async def test_properties_that_administrators_set_at_once_fit_the_bound(tmp_path: Path) -> None:
+    topic = TopicName.parse("persistent://public/default/t")
+    async with running(tmp_path, metadata_bytes=SIZE) as harness:
+        admin = administration(harness.broker).subscriptions
+        for number in range(6):
+            await admin.create(topic, f"s{number}")
+        long = {"text": "p" * 60_000}
+        outcomes = await asyncio.gather(
+            *(admin.update_properties(topic, f"s{number}", long) for number in range(6)), return_exceptions=True
+        )
+        assert [type(one) for one in outcomes] == [type(None)] * 3 + [TooManyRequests] * 3
+        assert 170_000 < used(harness) < SIZE

@@ -176,10 +176,10 @@ class SubscriptionAdmin:
 
     async def _put_properties(self, subscription: Subscription, properties: Mapping[str, str]) -> None:
         topic = subscription.topic.text
-        self._store.check_properties(subscription.name, properties)
-        await self._changes.stored(
-            lambda done: self._catalog.set_subscription_properties(topic, subscription.name, dict(properties), done)
-        )
+        with self._store.room(subscription.name, properties):
+            await self._changes.stored(
+                lambda done: self._catalog.set_subscription_properties(topic, subscription.name, dict(properties), done)
+            )
 
     # -- skip and expire ----------------------------------------------------------------------------------------------
 

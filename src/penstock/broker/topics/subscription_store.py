@@ -18,6 +18,7 @@ from penstock.storage.catalog_rows import bulk_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from penstock.broker.changes import Changes
     from penstock.broker.metadata_memory import MetadataMemory
@@ -47,16 +48,16 @@ class SubscriptionStore:
     async def create(
         self, topic: Topic, name: str, cursor: Cursor, *, initial: str, properties: Mapping[str, str]
     ) -> None:
-        """Store a new durable subscription. Raises MetadataFailed; TooManyRequests, see `check_properties`."""
+        """Store a new durable subscription. Raises MetadataFailed; TooManyRequests, see `room`."""
         record = SubscriptionRecord(topic.text, name, initial, properties)
-        with self._memory.room(_what(name), bulk_bytes(name, properties)):
+        with self.room(name, properties):
             await self._changes.stored(
                 lambda done: self._catalog.create_subscription(record, stored_form(cursor), done)
             )
 
-    def check_properties(self, name: str, properties: Mapping[str, str]) -> None:
-        """Raises TooManyRequests if the memory for stored metadata is used up: long properties stay in memory."""
-        self._memory.check(_what(name), bulk_bytes(name, properties))
+    def room(self, name: str, properties: Mapping[str, str]) -> AbstractContextManager[None]:
+        """Reserve memory for long properties while they are stored. Raises TooManyRequests if it is used up."""
+        return self._memory.room(_what(name), bulk_bytes(name, properties))
 
     async def delete(self, subscription: Subscription) -> None:
         """Delete a subscription. No consumer can attach from now on; the caller disconnects its consumers.

@@ -7,7 +7,6 @@ producers and consumers.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -146,7 +145,7 @@ class Topic:
         self.last_index: tuple[int, asyncio.Future[int]] | None = None
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Subscription] = {}
-        self.coming: Counter[str] = Counter()  # names of subscriptions that are being stored
+        self.coming: tuple[str, ...] = ()  # names of subscriptions that are being stored
         self.tail = Tail()
         self.replay_reads = ReplayReads(services.dispatch.log, services.dispatch.reads, ledger_id, self._replayed)
         self.delayed: DelayedIndex | None = None  # None without Shared subscriptions
@@ -290,7 +289,7 @@ class Topic:
             return self.add_subscription(name, cursor=cursor, durable=False)
         # Finished even if the client disconnects: a stored subscription that is unknown here would keep entries for
         # ever.
-        self.coming[name] += 1  # counts from the check on
+        self.coming += (name,)  # counts from the check on
         return await self._services.changes.finish(self._make_durable(name, cursor, properties))
 
     async def _make_durable(self, name: str, cursor: Cursor, properties: Mapping[str, str]) -> Subscription:
@@ -300,7 +299,8 @@ class Topic:
             # Another client may have created it while we waited.
             return self.subscriptions.get(name) or self.add_subscription(name, cursor=cursor, durable=True)
         finally:
-            self.coming -= Counter((name,))
+            at = self.coming.index(name)
+            self.coming = self.coming[:at] + self.coming[at + 1 :]
 
     def _check_room(self, name: str) -> None:
         """Raises NotAllowed if a new subscription would be more than the maximum, with those that are being stored.
