@@ -88,7 +88,9 @@ class TopicCounts:
     def _take(self, namespace: str, wanted: int, topics_max: int, *, taken: int) -> None:
         """Take places, if there are as many as wanted: partitions that are created on first use take theirs then."""
         if topics_max and wanted > 0:
-            count = self._counts[namespace] = self.of(namespace)
+            count = self.of(namespace)
+            if count:  # One without topics may be deleted next, and costs nothing to count again.
+                self._counts[namespace] = count
             if count + wanted > topics_max:
                 raise NotAllowed(TOO_MANY_TOPICS)
         self._add(namespace, taken)
@@ -97,7 +99,7 @@ class TopicCounts:
         if namespace in self._counts:
             self._counts[namespace] += taken
             if not self._counts[namespace]:
-                del self._counts[namespace]  # It may be deleted next, and costs nothing to count again.
+                del self._counts[namespace]
 
     def _has_place(self, topic: str) -> bool:
         """Whether a topic takes no place by itself: it does not count, or its partitioned topic has taken it."""
