@@ -18,7 +18,6 @@ from penstock.broker.publishing.dispatch_gate import gate_of
 from penstock.broker.publishing.limiters import RatePublish
 from penstock.broker.publishing.rates import BROKER
 from penstock.core.errors import BacklogQuotaExceeded, BacklogQuotaHold, NotFound, TopicNotFound
-from penstock.core.names import TopicName
 from penstock.core.units import NS_PER_MS
 from penstock.governance.muting import MuteReason
 from penstock.groups.adaptive_publish import AdaptivePublish
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.broker.topics.namespace_resources import NamespaceResources
     from penstock.broker.topics.topic import Topic
     from penstock.core.clock import Clock
-    from penstock.core.names import NamespaceName
+    from penstock.core.names import NamespaceName, TopicName
     from penstock.core.usage_report import FourNumbers
     from penstock.governance.adaptive_throttle import Pressures, Throttle
     from penstock.governance.muting import Mute
@@ -389,15 +388,14 @@ class Why:
 
 def _tenants(producer: Producer, mute: Mute) -> set[str] | None:
     """The tenants whose limit mutes a producer's connection; None if it is the producer's own, or the broker's."""
-    owner = mute.owner
-    if owner is None or owner == BROKER:
+    if mute.owner is None or mute.owner == BROKER:
         return None
-    tenants: set[str] = set()  # of an owner that is not known here, nobody is told
-    if mute.reason is MuteReason.GROUP_QUOTA:
-        topics = [one.topic for one in producer.session.producers.values()]
-        tenants |= {one.name.tenant for one in topics if owner in {group.name for group in one.resource_groups}}
-    elif "://" in owner:
-        tenants.add(TopicName.parse(owner).tenant)
+    # Of an owner that is not known here, nobody is told.
+    tenants = {
+        one.topic.name.tenant
+        for one in producer.session.producers.values()
+        if any((line.reason, line.owner) == (mute.reason, mute.owner) for line in one.topic.publish_lines)
+    }
     return None if producer.topic.name.tenant in tenants else tenants
 
 
