@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from penstock.admin.gateway import BrokerGateway
 from penstock.admin.server import AdminServer
-from penstock.broker.access import OPEN
 from penstock.broker.broker import Broker
 from penstock.broker.commands.connection_limits import refusal
 from penstock.broker.composition.commands import commands
@@ -259,15 +258,17 @@ async def start(
 
 def _peers(handover: Handover) -> Peers:
     from penstock.net.peers import Peers  # noqa: PLC0415 -- nor without other brokers
+    from penstock.processes.handover import inherited  # noqa: PLC0415
 
-    return Peers(handover.peers)
+    return Peers(inherited(handover.peers))
 
 
 def _reporting(handover: Handover) -> Reporting:
     from penstock.net.peers import dial  # noqa: PLC0415
     from penstock.net.usage_topic import Reporting  # noqa: PLC0415
+    from penstock.processes.handover import inherited  # noqa: PLC0415
 
-    return Reporting(dial(handover.peer_clients), handover.usage_key)
+    return Reporting(dial(inherited(handover.peer_clients)), handover.usage_key)
 
 
 def _registry(
@@ -394,7 +395,7 @@ class Ports:
             if listener is not None:
                 listener.start(open_session)
         if self.peers is not None:
-            self.peers.start(commands(broker, OPEN).open_session)
+            self.peers.start(commands(broker, for_peers=True).open_session)
         administration, for_peers = (partial(_administration, broker, for_peers=each) for each in (False, True))
         gateway = BrokerGateway(cache(administration), broker.loop, _render_metrics, for_peers=cache(for_peers))
         self.admin.start(gateway, peers)

@@ -11,7 +11,9 @@ import httpx
 
 from penstock.admin.api import build
 from penstock.admin.gateway import BrokerGateway
+from penstock.admin.middleware import PEER
 from penstock.broker.composition.administration import administration
+from penstock.core.caller import HEADER, encode_asker
 from penstock.core.membership import ready
 from penstock.core.service_urls import Addresses, ServiceUrls
 from penstock.net.client import AsyncClient
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fastapi import FastAPI
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from penstock.core.caller import Asker
     from penstock.core.membership import Registry
     from penstock.testing.loop import VirtualLoop
     from tests.net.harness import Harness
@@ -91,21 +95,30 @@ class AdminRequests:
 
     def __init__(self, harnesses: Sequence[Harness]) -> None:
         self._harnesses = harnesses
-        self._apps: dict[int, FastAPI] = {}
+        self._apps: dict[int, ASGIApp] = {}
 
-    async def ask(self, broker: int, method: str, target: str, value: object = None) -> Any:  # noqa: ANN401
+    async def ask(self, broker: int, method: str, target: str, value: object = None, *, by: Asker) -> Any:  # noqa: ANN401
         """As `Peers.ask`."""
         if broker not in self._apps:
             asked = self._harnesses[broker].broker
             gateway = BrokerGateway(lambda: administration(asked, for_peers=True), asked.loop, lambda _: [])
-            self._apps[broker] = build(gateway)
+            self._apps[broker] = of_peers(build(gateway))
         transport = httpx.ASGITransport(self._apps[broker])
         loop = cast("VirtualLoop", asyncio.get_running_loop())
         async with httpx.AsyncClient(transport=transport, base_url="http://broker") as client:
             with loop.real_work():  # Routes run in threads, which are real.
-                answer = await client.request(method, target, json=value)
+                answer = await client.request(method, target, json=value, headers={HEADER: encode_asker(by)})
         is_json = answer.headers.get("content-type") == "application/json"
         return value_of(broker, answer.status_code, answer.json() if is_json else None)
+
+
+def of_peers(app: FastAPI) -> ASGIApp:
+    """The application as it serves a connection of another broker."""
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, "state": {PEER: True}}, receive, send)
+
+    return served
 
 
 def socket_pair(loop: VirtualLoop) -> tuple[socket.socket, socket.socket]:

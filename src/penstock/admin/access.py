@@ -10,7 +10,8 @@ path.
 
 See `credentials` for where they are looked for; without any, the role is `anonymousUserRole`. Wrong credentials are
 refused; others are not tried. A proxy names its client's role in X-Original-Principal. Requests of other brokers of
-this cluster, which come over a socket of their own, were checked there.
+this cluster, which come over a socket of their own, say who asks instead (`core.caller`): a caller that was proven
+there is authorized here again.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from starlette.exceptions import HTTPException
 from penstock.admin.credentials import ORIGINAL_HEADER, credentials_of
 from penstock.admin.gateway import FROM_PEER
 from penstock.broker.access import Access, AccessControl, Action
+from penstock.core.caller import CALLER, HEADER, BrokerItself, Caller, decode_asker
 from penstock.core.errors import AuthenticationFailed, AuthorizationFailed, PenstockError
 from penstock.core.names import NamespaceName, TopicName
 
@@ -37,11 +39,14 @@ if TYPE_CHECKING:
     from penstock.admin.gateway import Gateway
     from penstock.broker.access.authorization import Resource
     from penstock.broker.administration.administration import Administration
+    from penstock.core.caller import Asker
 
 log = logging.getLogger(__name__)
 
 # The key of passed checks in the scope of a request.
 _PASSED: Final = "penstock.passed"
+# What brokers do at each other as work of their own: see `Elsewhere`. It is about topics, never about the cluster.
+_OWN_WORK: Final = frozenset({Action.LOOKUP, Action.CONSUME, Action.NAMESPACE_ADMIN})
 
 
 class Check:
@@ -58,17 +63,19 @@ class Check:
     async def __call__(self, request: Request) -> None:
         """Accept the request, or raise."""
         passed = request.scope.setdefault(_PASSED, set())
-        if self not in passed and not FROM_PEER.get():
+        if self not in passed:
             await self._look_at(request)
             passed.add(self)
 
     async def administers(self, request: Request) -> Callable[[str], bool]:
         """Return whether the caller administers a tenant. The result is called on the broker's loop."""
         access = await self._gateway.ask(_access_of)
-        if FROM_PEER.get() or not isinstance(access, AccessControl):
-            return lambda _tenant: True  # A peer leaves out itself what its caller may not see.
-        role = await self._role(access, request)
-        return partial(_administers, access, role, request.headers.get(ORIGINAL_HEADER) or None)
+        if not isinstance(access, AccessControl):
+            return lambda _tenant: True
+        asker = await self._asker(access, request)
+        if isinstance(asker, BrokerItself):
+            return lambda _tenant: True  # It asks on nobody's behalf.
+        return partial(_administers, access, asker)
 
     async def _look_at(self, request: Request) -> None:
         if not self._known:
@@ -76,9 +83,13 @@ class Check:
         access = await self._gateway.ask(_access_of)
         if not isinstance(access, AccessControl):
             return
-        role = await self._role(access, request)
-        original_role = request.headers.get(ORIGINAL_HEADER) or None
-        action, path = self._action, request.path_params
+        asker = await self._asker(access, request)
+        if isinstance(asker, BrokerItself):
+            if self._action not in _OWN_WORK:
+                raise AuthorizationFailed(f"broker {asker.number} has no such work of its own")
+            return
+        CALLER.set(asker)
+        role, original_role, action, path = asker.role, asker.original_role, self._action, request.path_params
 
         async def allowed(_broker: Administration) -> None:
             access.check_pair(role, original_role)
@@ -88,14 +99,18 @@ class Check:
 
         await self._gateway.ask(allowed)
 
-    async def _role(self, access: AccessControl, request: Request) -> str:
+    async def _asker(self, access: AccessControl, request: Request) -> Asker:
+        return _named_by_peer(request) if FROM_PEER.get() else await self._proven(access, request)
+
+    async def _proven(self, access: AccessControl, request: Request) -> Caller:
         try:
-            identity = await access.identify(credentials_of(request))
+            credentials = credentials_of(request)
+            identity = await access.identify(credentials)
         except AuthenticationFailed as error:
             client = f"{request.client.host}:{request.client.port}" if request.client is not None else "unknown"
             log.warning("request of %s is refused: %s", client, error)
             raise AuthenticationFailed("Authentication required") from error
-        return identity.role
+        return Caller(identity.role, credentials.method, request.headers.get(ORIGINAL_HEADER) or None)
 
 
 class Needs:
@@ -139,12 +154,23 @@ def unguarded(app: FastAPI) -> list[str]:
     return [str(getattr(route, "path", route)) for route in _routes(app.routes) if not _checks(route)]
 
 
-def _administers(access: Access, role: str, original_role: str | None, tenant: str) -> bool:
+def _administers(access: Access, asker: Caller, tenant: str) -> bool:
     try:
-        access.require(role, original_role, Action.TENANT_ADMIN, tenant)
+        access.require(asker.role, asker.original_role, Action.TENANT_ADMIN, tenant)
     except AuthorizationFailed:
         return False
     return True
+
+
+def _named_by_peer(request: Request) -> Asker:
+    """Return who asks, as another broker says. Raises AuthenticationFailed."""
+    try:
+        asker = decode_asker(request.headers.get(HEADER, ""))
+    except ValueError as error:
+        raise AuthenticationFailed(f"a broker has passed on a request, and {error}") from error
+    if isinstance(asker, Caller) and not asker.role:
+        raise AuthenticationFailed("a broker has passed on a request of a caller that it has not authenticated")
+    return asker
 
 
 async def _access_of(broker: Administration) -> Access:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Whether the current request is from another broker of this cluster, which has checked its caller. Such a request
-# concerns topics of this broker alone.
+# Whether the current request is from another broker of this cluster. Such a request concerns topics of this broker
+# alone. It says nothing of what may be done: see `access`.
 FROM_PEER: Final[ContextVar[bool]] = ContextVar("FROM_PEER", default=False)
 
 # A loop that does not answer for so long does not publish either.

@@ -25,7 +25,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from penstock.admin.credentials import CERTIFICATE
 from penstock.admin.http_memory import HttpMemory
 from penstock.admin.middleware import PEER
-from penstock.net.peer_socket import is_of_our_user
+from penstock.net.peer_socket import accept as accept_peer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -184,15 +184,16 @@ class AdminHttp(uvicorn.Server):
         return [sock for sock in (ports.plain_socket, ports.secure_socket, ports.peers_socket) if sock is not None]
 
     def _accept(self, listening: socket.socket) -> None:
+        of_peers = listening is self._ports.peers_socket
         try:
-            sock, address = listening.accept()
+            sock, address = (accept_peer(listening), ("",)) if of_peers else listening.accept()
         except (BlockingIOError, ConnectionAbortedError, InterruptedError):
             return
         except OSError as error:
             self._pause(listening, error)
             return
         self._pausing = False
-        if listening is self._ports.peers_socket:
+        if of_peers:
             self._accept_peer(sock)
             return
         if self._open >= self._ports.limits.connections_max and not self._make_way():
@@ -214,11 +215,6 @@ class AdminHttp(uvicorn.Server):
 
     def _accept_peer(self, sock: socket.socket) -> None:
         """Serve another broker, whose connections do not count: they are those of callers that it has accepted."""
-        if not is_of_our_user(sock):
-            log.warning("a process of another user is turned away from the socket of the brokers")
-            sock.close()
-            return
-        sock.setblocking(False)
         task = asyncio.get_running_loop().create_task(self._connect_peer(sock))
         self._handshakes.add(task)
         task.add_done_callback(self._handshakes.discard)

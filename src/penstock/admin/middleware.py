@@ -33,6 +33,7 @@ from starlette.responses import JSONResponse, Response
 from penstock.admin.gateway import FROM_PEER
 from penstock.admin.http_memory import BODY_FACTOR, CHARGE, RETRY_AFTER_S, VALUE_BYTES, HttpMemory
 from penstock.admin.passing_on import BODY
+from penstock.core.caller import CALLER, NOBODY
 from penstock.core.errors import ServiceNotReady
 from penstock.core.units import KIB, MIB
 
@@ -154,6 +155,7 @@ class RequestMiddleware:
         # An administrator's request that waits for another broker must not keep that broker's own out.
         from_peer = PEER in scope.get("state", ())
         FROM_PEER.set(from_peer)
+        CALLER.set(NOBODY)  # A request that was sent behind another one begins in its context.
         exempt = from_peer or scope["path"] in ALWAYS_ANSWERED
         with self._memory.charge() as charge:
             scope[CHARGE] = charge

@@ -2,8 +2,9 @@
 """Passing requests on to the broker that serves the topic.
 
 Pulsar redirects such requests (307). Here the broker that was asked passes them on itself, over a socket that only the
-brokers of this machine have: every client can then use any admin port, and credentials stay where they were checked. A
-broker that is being started again takes the request when it is ready.
+brokers of this machine have: every client can then use any admin port, and credentials stay where they were checked.
+What is passed on is who asks (`core.caller`), and the broker that serves the topic authorizes it. A broker that is
+being started again takes the request when it is ready.
 
 Where: routes ask the broker as if it were the only one. When it says that others serve the topic, or some of its
 partitions, `api` answers with these.
@@ -19,6 +20,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote_plus
 
 from fastapi.responses import JSONResponse, Response
+
+from penstock.core.caller import CALLER
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -80,7 +83,8 @@ class PassingOn:
         headers = [(name, request.headers[name]) for name in _PASSED_HEADERS if name in request.headers]
         query = request.scope["query_string"].decode("latin-1")
         body: bytes = request.scope.get(BODY, b"")
-        return self._peers.send(broker, request.method, f"{path}?{query}" if query else path, headers, body)
+        target = f"{path}?{query}" if query else path
+        return self._peers.send(broker, request.method, target, headers, body, by=CALLER.get())
 
 
 class Streamed(Response):

@@ -65,7 +65,7 @@ class AdminServer:
         limits: HttpLimits | None = None,
         memory: MemoryRow | None = None,
     ) -> None:
-        """Take listening sockets, without TLS, with it, and for the other brokers of the cluster; None: no such port.
+        """Take listening sockets, without TLS and with it, and the inbox for other brokers; None: no such port.
 
         `memory` is shared by all requests; only the ports' thread charges it. `secure` needs `tls`, which may be
         replaced at any time: later connections use it.

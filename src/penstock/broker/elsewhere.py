@@ -4,6 +4,9 @@
 Why the admin API: every operation on a topic is one of its requests, so brokers need no second protocol.
 Where: operations on a namespace, a tenant or a partitioned topic do their part here, and ask the others for the rest.
 An operation on one topic of another broker is passed on whole, by the admin port.
+
+Each request says who asks. Operations of an administrator ask `on_behalf` of that caller, whom the others authorize
+again. What follows from an operation, such as deleting the partitions of a deleted topic, is the broker's own work.
 """
 
 from __future__ import annotations
@@ -11,10 +14,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote, quote_plus
 
+from penstock.core.caller import CALLER, BrokerItself
 from penstock.core.errors import NotFound, PenstockError, ServiceNotReady
 from penstock.core.membership import MemberState, alone
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.core.caller import Asker
     from penstock.core.membership import Membership
     from penstock.core.names import NamespaceName, TopicName
 
@@ -22,23 +29,30 @@ if TYPE_CHECKING:
 class Requests(Protocol):
     """Requests to the admin APIs of other brokers."""
 
-    async def ask(self, broker: int, method: str, target: str, value: object = None) -> Any:  # noqa: ANN401 - JSON
+    async def ask(self, broker: int, method: str, target: str, value: object = None, *, by: Asker) -> Any:  # noqa: ANN401 - JSON
         """Return the JSON of the answer. Raises the error that the broker answered with, or ServiceNotReady."""
 
 
 class Elsewhere:
     """The other brokers. All methods are called on the event loop."""
 
-    def __init__(self, membership: Membership, requests: Requests | None) -> None:
-        """Args: requests: None if nobody may be asked."""
+    def __init__(
+        self, membership: Membership, requests: Requests | None, asker: Callable[[], Asker] | None = None
+    ) -> None:
+        """Args: requests: None if nobody may be asked. asker: who asks; None: this broker itself."""
         self._membership = membership
         self._requests = requests
+        self._asker = asker or (lambda: BrokerItself(membership.own))
+
+    def on_behalf(self) -> Elsewhere:
+        """Return the same for operations of administrators: it asks for the caller of the current request."""
+        return Elsewhere(self._membership, self._requests, CALLER.get)
 
     async def ask(self, broker: int, method: str, target: str, value: object = None) -> Any:  # noqa: ANN401 - JSON
         """As `Requests.ask`."""
         if self._requests is None:
             raise ServiceNotReady(f"broker {broker} serves that; try again")
-        return await self._requests.ask(broker, method, target, value)
+        return await self._requests.ask(broker, method, target, value, by=self._asker())
 
     async def ask_all(self, method: str, target: str) -> None:
         """Ask all other brokers that serve, one after the other. Raises what `ask` does."""
@@ -47,7 +61,7 @@ class Elsewhere:
         members = self._membership.members.values()
         for number in sorted(one.number for one in members if one.state is MemberState.READY):
             if number != self._membership.own:
-                await self._requests.ask(number, method, target)
+                await self._requests.ask(number, method, target, by=self._asker())
 
     async def answers(self, target: str) -> tuple[list[Any], list[int]]:
         """Return the answers of all other brokers to a GET, without those that know nothing (404).
@@ -61,7 +75,7 @@ class Elsewhere:
             try:
                 if member.state is not MemberState.READY:
                     raise ServiceNotReady(f"broker {number} does not serve")
-                found.append(await self._requests.ask(number, "GET", target))
+                found.append(await self._requests.ask(number, "GET", target, by=self._asker()))
             except NotFound:
                 continue
             except PenstockError:

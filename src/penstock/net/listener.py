@@ -22,7 +22,7 @@ from penstock.governance.outbound import STUCK_NS
 from penstock.net.command_scheduler import CommandScheduler
 from penstock.net.connection import Connection, Handler
 from penstock.net.listening import SOCKET_RECEIVE_BYTES
-from penstock.net.peer_socket import is_of_our_user
+from penstock.net.peer_socket import accept as accept_peer
 from penstock.net.socket_reader import ARENA_BYTES
 from penstock.wire.bounds import BOUNDS
 from penstock.wire.frame_reader import FrameReader
@@ -270,7 +270,7 @@ class Listener:
         self._loop = connections.loop
         self._pausing = False
         self._sock = sock
-        # Other brokers connect over a Unix socket, which has no port.
+        # Other brokers connect by an inbox, which has no port.
         self._of_peers = sock.family is socket.AF_UNIX
         self.port: int = 0 if self._of_peers else sock.getsockname()[1]
 
@@ -296,7 +296,7 @@ class Listener:
                 self._pause("the limit of open files leaves no more for connections")
                 return
             try:
-                sock, address = self._sock.accept()
+                sock, address = (accept_peer(self._sock), (PEER,)) if self._of_peers else self._sock.accept()
             except (BlockingIOError, ConnectionAbortedError, InterruptedError):
                 self._pausing = False  # no client waits any more
                 return
@@ -306,14 +306,10 @@ class Listener:
                 self._pause(error.strerror or str(error))
                 return
             sock.setblocking(False)
-            assert self._new_handler is not None
             if not self._of_peers:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._connections.accept(sock, address[0], self.tls, self._new_handler)
-            elif is_of_our_user(sock):
-                self._connections.accept(sock, PEER, None, self._new_handler)
-            else:
-                sock.close()
+            assert self._new_handler is not None
+            self._connections.accept(sock, address[0], self.tls, self._new_handler)
 
     def _pause(self, why: str) -> None:
         if not self._pausing:  # Log it once, not at every retry.

@@ -1,31 +1,78 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The socket at which a broker takes requests of the other brokers of this machine.
+"""How the brokers of one machine connect to each other: without an address, so nobody else can.
 
-Why apart from `peers`: the supervisor opens these sockets, and sends nothing.
+Why: whatever listens under a name takes connections of every process that sees the name, and would have to ask each for
+a secret. Here is no name. Each broker has an inbox: a socket pair of which it has one end, and all brokers have the
+other, which they inherited from the supervisor. To connect, a broker makes another pair and sends one of its ends into
+the inbox. Who was not given an end cannot get one: `/proc` opens files and pipes of other processes, but no sockets.
+Where: the supervisor opens inboxes, and keeps them while a broker is started again; `peers` connects.
+
+What is sent into the inbox of a broker that does not take it waits in the kernel, which takes a few hundred.
 """
 
 from __future__ import annotations
 
-import os
-import secrets
+import array
 import socket
-import struct
-from typing import Final
+from typing import Final, NamedTuple
 
-BACKLOG: Final = 64
-_CREDENTIALS: Final = struct.Struct("3i")  # process, user, group
-
-
-def listen_for_peers() -> socket.socket:
-    """Return a socket that listens for the other brokers."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.bind(f"\0penstock-{os.getpid()}-{secrets.token_hex(8)}")
-    sock.listen(BACKLOG)
-    sock.setblocking(False)
-    return sock
+_DESCRIPTOR_BYTES: Final = array.array("i").itemsize
+# The kernel wants a message with each descriptor.
+_MESSAGE: Final = b"\0"
 
 
-def is_of_our_user(sock: socket.socket) -> bool:
-    """Whether the process at the other end of a Unix socket belongs to the user of this process."""
-    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return bool(_CREDENTIALS.unpack(credentials)[1] == os.geteuid())
+class Inbox(NamedTuple):
+    """The way to one broker for the others."""
+
+    receiving: socket.socket  # of the broker alone
+    sending: socket.socket  # of all brokers
+
+    def close(self) -> None:
+        """Close both ends in this process."""
+        self.receiving.close()
+        self.sending.close()
+
+
+def open_inbox() -> Inbox:
+    """Return an inbox, for non-blocking use."""
+    # Of packets: one is one connection, however many brokers send at once.
+    inbox = Inbox(*socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+    for end in inbox:
+        end.setblocking(False)
+    return inbox
+
+
+def connect(sending: socket.socket) -> socket.socket:
+    """Return a socket that is connected to the broker of this inbox, or will be when it takes the other end.
+
+    Raises:
+        OSError: the broker has ended for good, or takes nothing: so many connections wait for it already.
+    """
+    ours, theirs = socket.socketpair()
+    with theirs:
+        try:
+            ancillary = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [theirs.fileno()]))
+            sending.sendmsg([_MESSAGE], [ancillary], socket.MSG_DONTWAIT)
+        except BaseException:
+            ours.close()
+            raise
+    ours.setblocking(False)
+    return ours
+
+
+def accept(receiving: socket.socket) -> socket.socket:
+    """Return the next connection of another broker, for non-blocking use.
+
+    Raises:
+        BlockingIOError: none waits.
+        ConnectionAbortedError: this process has no descriptor free for it, or the broker that sent it has ended.
+    """
+    _, ancillary, _, _ = receiving.recvmsg(
+        len(_MESSAGE), socket.CMSG_SPACE(_DESCRIPTOR_BYTES), socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+    )
+    for level, kind, data in ancillary:
+        if (level, kind, len(data)) == (socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTOR_BYTES):
+            sock = socket.socket(fileno=array.array("i", data)[0])
+            sock.setblocking(False)
+            return sock
+    raise ConnectionAbortedError("a broker's connection was lost on its way")

@@ -1,31 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests from one broker to the admin API of another broker on this machine.
 
-Why: what an administrator asks of any broker may concern topics of others. Why a Unix socket: no credentials are
-needed. The socket is abstract, and both ends check that the other process belongs to the same user; so what comes over
-it was checked by a broker.
-Where: the supervisor opens a socket for each broker. The broker's loop and the admin thread's loop send requests.
+Why: what an administrator asks of any broker may concern topics of others. Each request is on a connection of its own
+(`peer_socket`), which proves that a broker sends it, and says in a header for whom.
+Where: the supervisor opens an inbox for each broker. The broker's loop and the admin thread's loop send requests.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core import errors
+from penstock.core.caller import HEADER, encode_asker
 from penstock.core.errors import PenstockError, ServiceNotReady
 from penstock.core.units import MIB
 from penstock.net.client import AsyncClient
 from penstock.net.http_request import HEAD_BYTES_MAX, NoResponse, send
-from penstock.net.peer_socket import is_of_our_user
+from penstock.net.peer_socket import connect as connect_to
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import AsyncIterator, Iterable, Mapping
 
+    from penstock.core.caller import Asker
     from penstock.net.http_request import Response, Streams
     from penstock.net.usage_topic import Dial
 
@@ -45,34 +46,40 @@ _ERRORS: Final[Mapping[int, type[PenstockError]]] = {
 class Peers:
     """The other brokers of this cluster, on this machine. Its methods are called on any loop."""
 
-    def __init__(self, sockets: Mapping[int, bytes]) -> None:
-        """Args: sockets: the addresses of the brokers' sockets, by number."""
-        self._sockets = sockets
+    def __init__(self, inboxes: Mapping[int, socket.socket]) -> None:
+        """Args: inboxes: where the brokers take requests, by number."""
+        self._inboxes = inboxes
 
     @asynccontextmanager
     async def send(
-        self, broker: int, method: str, target: str, headers: Iterable[tuple[str, str]] = (), body: bytes = b""
+        self,
+        broker: int,
+        method: str,
+        target: str,
+        headers: Iterable[tuple[str, str]] = (),
+        body: bytes = b"",
+        *,
+        by: Asker,
     ) -> AsyncIterator[Response]:
-        """Send a request, and yield the answer. Raises ServiceNotReady if there is none."""
+        """Send a request of this asker, and yield the answer. Raises ServiceNotReady if there is none."""
 
         async def connect() -> Streams:
-            sock = await connected(self._sockets[broker])
-            return await asyncio.open_unix_connection(sock=sock, limit=HEAD_BYTES_MAX)
+            return await asyncio.open_unix_connection(sock=connect_to(self._inboxes[broker]), limit=HEAD_BYTES_MAX)
 
         try:
-            async with send(connect, method, target, headers, body) as response:
+            async with send(connect, method, target, [*headers, (HEADER, encode_asker(by))], body) as response:
                 yield response
         except NoResponse as error:
             raise _no_answer(broker) from error
 
-    async def ask(self, broker: int, method: str, target: str, value: object = None) -> Any:  # noqa: ANN401 - JSON
+    async def ask(self, broker: int, method: str, target: str, value: object = None, *, by: Asker) -> Any:  # noqa: ANN401 - JSON
         """Send a request with a JSON value, if any, and return that of the answer; None if it has none.
 
         Raises the error of this status that the broker answered with; ServiceNotReady for other statuses, or if there
         is no answer.
         """
         body = b"" if value is None else json.dumps(value).encode()
-        async with self.send(broker, method, target, body=body) as response:
+        async with self.send(broker, method, target, body=body, by=by) as response:
             pieces, size = [], 0
             async for piece in response.body:
                 pieces.append(piece)
@@ -83,27 +90,13 @@ class Peers:
         return value_of(broker, response.status, json.loads(b"".join(pieces)) if is_json and pieces else None)
 
 
-def dial(sockets: Mapping[int, bytes]) -> Dial:
-    """Return what connects to the other brokers as their client, over their sockets for that, by number."""
+def dial(inboxes: Mapping[int, socket.socket]) -> Dial:
+    """Return what connects to the brokers as their client, over their inboxes for that, by number."""
 
     async def dial(broker: int) -> AsyncClient:
-        return await AsyncClient.over(await connected(sockets[broker]))
+        return await AsyncClient.over(connect_to(inboxes[broker]))
 
     return dial
-
-
-async def connected(address: bytes) -> socket.socket:
-    """Return a socket that is connected to another broker. Raises OSError."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, address)
-        if not is_of_our_user(sock):
-            raise OSError("the socket belongs to another user")
-    except BaseException:
-        sock.close()
-        raise
-    return sock
 
 
 def value_of(broker: int, status: int, answer: Any) -> Any:  # noqa: ANN401 - JSON

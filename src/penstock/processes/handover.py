@@ -44,8 +44,8 @@ class Handover:
     descriptors: Sequence[int | None]  # of its `Sockets`, inherited
     metadata: int  # descriptor of the metadata channel, inherited
     addresses: Mapping[int, Addresses]  # of all brokers, by number
-    peers: Mapping[int, bytes]  # the names of their sockets for requests of each other
-    peer_clients: Mapping[int, bytes]  # and of those for each other as clients
+    peers: Mapping[int, int]  # descriptors of the ways to their inboxes for requests, by number, inherited
+    peer_clients: Mapping[int, int]  # and to those for each other as clients
     usage_key: bytes  # signs usage reports; of this start of the supervisor
 
     def metadata_socket(self) -> socket.socket:
@@ -55,6 +55,11 @@ class Handover:
     def sockets(self) -> Sockets:
         """Return the inherited sockets."""
         return Sockets(*(None if one is None else socket.socket(fileno=one) for one in self.descriptors))
+
+
+def inherited(descriptors: Mapping[int, int]) -> dict[int, socket.socket]:
+    """Return the inherited sockets of these descriptors."""
+    return {number: socket.socket(fileno=one) for number, one in descriptors.items()}
 
 
 def encoded(handover: Handover) -> bytes:

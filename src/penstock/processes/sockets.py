@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penstock.core.errors import ConfigurationError
 from penstock.core.service_urls import Addresses, ServiceUrls
 from penstock.net.listening import listen_for_callers, listen_for_clients
-from penstock.net.peer_socket import listen_for_peers
 from penstock.settings.listeners import named_listeners, unnamed_listener
 
 if TYPE_CHECKING:
@@ -35,8 +34,8 @@ class Sockets(NamedTuple):
     clients_tls: socket.socket | None
     web: socket.socket | None
     web_tls: socket.socket | None
-    peers: socket.socket | None = None  # for requests of the other brokers of the cluster
-    peer_clients: socket.socket | None = None  # for other brokers as clients, in Pulsar's protocol
+    peers: socket.socket | None = None  # the inbox for requests of the other brokers of the cluster
+    peer_clients: socket.socket | None = None  # and for other brokers as clients, in Pulsar's protocol
 
     def close(self) -> None:
         """Close those that are open."""
@@ -45,8 +44,8 @@ class Sockets(NamedTuple):
                 sock.close()
 
 
-def open_sockets(settings: Settings, number: int = 0, *, peers: bool = False) -> Sockets:
-    """Open all ports of a broker, or none; with `peers` also sockets for other brokers. Raises ConfigurationError."""
+def open_sockets(settings: Settings, number: int = 0) -> Sockets:
+    """Open all ports of a broker, or none. Raises ConfigurationError."""
     host, opened = settings.bind_address, Sockets(None, None, None, None)
     try:
         for field, (what, port, listen) in _wanted(settings, number).items():
@@ -54,7 +53,7 @@ def open_sockets(settings: Settings, number: int = 0, *, peers: bool = False) ->
     except ConfigurationError:
         opened.close()
         raise
-    return opened._replace(peers=listen_for_peers(), peer_clients=listen_for_peers()) if peers else opened
+    return opened
 
 
 def check_ports(settings: Settings, brokers: int) -> None:

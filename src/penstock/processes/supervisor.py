@@ -6,7 +6,7 @@ is shared, and this process alone writes it.
 Where: `cli.serve` calls `run`. Each broker is a new process (`cli.broker_process`), never a fork.
 
 - All ports are opened here and inherited. They stay open while a broker is restarted: its clients wait in the kernel,
-  and nobody else takes its ports.
+  and nobody else takes its ports. So do the inboxes by which brokers connect to each other (`peer_socket`).
 - The ready line is printed once all brokers are ready. If one ends before that, all end, with its status.
 - A broker that crashes later is started again (`restarts`); the others are not disturbed. A broker that ended with
   status 0 was stopped by an administrator and stays down.
@@ -30,6 +30,7 @@ from penstock.core.errors import ConfigurationError
 from penstock.core.membership import Member, MemberState
 from penstock.net.clock import SystemClock
 from penstock.net.metadata_link import serve
+from penstock.net.peer_socket import open_inbox
 from penstock.net.signals import on_signal
 from penstock.processes.fewer_brokers import leave_out_brokers
 from penstock.processes.handover import READY, Handover, encoded
@@ -78,21 +79,15 @@ async def _supervise(settings: Settings, data_dir: Path, brokers: int) -> int:
     for signum in (signal.SIGTERM, signal.SIGINT):
         on_signal(loop, signum, stopping.set)
     async with contextlib.AsyncExitStack() as stack:
-        sockets = [_opened(settings, number, stack) for number in range(brokers)]
-        where = {number: addresses(settings, each, number) for number, each in enumerate(sockets)}
+        opened = [_opened(settings, number, stack) for number in range(brokers)]
+        where = {one.number: addresses(settings, one.sockets, one.number) for one in opened}
         files = OsFiles()
         directory = open_data_directory(data_dir, files, brokers=brokers)
         writer = Writer.open(directory, _poster(loop), files, brokers=brokers)
         stack.callback(writer.close)
-        supervisor = Supervisor(settings, data_dir, sockets, where, writer, stopping)
+        supervisor = Supervisor(settings, data_dir, opened, where, writer, stopping)
         on_signal(loop, signal.SIGHUP, lambda: supervisor.signal(signal.SIGHUP))
         return await supervisor.run()
-
-
-def _opened(settings: Settings, number: int, stack: contextlib.AsyncExitStack) -> Sockets:
-    sockets = open_sockets(settings, number, peers=True)
-    stack.callback(sockets.close)
-    return sockets
 
 
 @dataclass(slots=True)
@@ -101,11 +96,22 @@ class Broker:
 
     number: int
     sockets: Sockets
+    peers: socket.socket  # leads to its inbox for requests of the others
+    peer_clients: socket.socket  # leads to that for others as clients
     restarts: Restarts = field(default_factory=Restarts)
     process: asyncio.subprocess.Process | None = None
     state: MemberState = MemberState.STARTING
     status: int = 0  # it ended with
     was_ready: bool = False
+
+
+def _opened(settings: Settings, number: int, stack: contextlib.AsyncExitStack) -> Broker:
+    requests, clients = open_inbox(), open_inbox()
+    stack.callback(requests.close)
+    stack.callback(clients.close)
+    sockets = open_sockets(settings, number)._replace(peers=requests.receiving, peer_clients=clients.receiving)
+    stack.callback(sockets.close)
+    return Broker(number, sockets, requests.sending, clients.sending)
 
 
 class Supervisor:
@@ -115,7 +121,7 @@ class Supervisor:
         self,
         settings: Settings,
         data_dir: Path,
-        sockets: list[Sockets],
+        brokers: list[Broker],
         where: dict[int, Addresses],
         writer: Writer,
         stopping: asyncio.Event,
@@ -128,7 +134,7 @@ class Supervisor:
         self._clock = SystemClock()
         self._announced = False
         self._usage_key = secrets.token_bytes(USAGE_KEY_BYTES)
-        self._brokers = [Broker(number, each) for number, each in enumerate(sockets)]
+        self._brokers = brokers
 
     async def run(self) -> int:
         """Start all brokers and keep them running until the stop; returns the exit status."""
@@ -203,7 +209,8 @@ class Supervisor:
     async def _spawn(
         self, broker: Broker, control: socket.socket, metadata: socket.socket
     ) -> asyncio.subprocess.Process:
-        inherited = [sock.fileno() for sock in (control, metadata, *broker.sockets) if sock is not None]
+        ways = [sock for one in self._brokers for sock in (one.peers, one.peer_clients)]
+        inherited = [sock.fileno() for sock in (control, metadata, *broker.sockets, *ways) if sock is not None]
         return await asyncio.create_subprocess_exec(
             *_python(), "-m", "penstock.cli.broker_process", str(control.fileno()), f"broker-{broker.number}",
             str(self._data_dir), stdin=asyncio.subprocess.DEVNULL, pass_fds=inherited,
@@ -227,10 +234,8 @@ class Supervisor:
             descriptors=[None if sock is None else sock.fileno() for sock in broker.sockets],
             metadata=metadata.fileno(),
             addresses=self._where,
-            peers={one.number: one.sockets.peers.getsockname() for one in self._brokers if one.sockets.peers},
-            peer_clients={
-                one.number: one.sockets.peer_clients.getsockname() for one in self._brokers if one.sockets.peer_clients
-            },
+            peers={one.number: one.peers.fileno() for one in self._brokers},
+            peer_clients={one.number: one.peer_clients.fileno() for one in self._brokers},
             usage_key=self._usage_key,
         )
 

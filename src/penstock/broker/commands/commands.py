@@ -13,7 +13,7 @@ from penstock.broker.commands.session import Services, Session
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Container, Mapping
 
     from penstock.broker.access import Access
     from penstock.broker.commands.consumers import Consumers
@@ -58,11 +58,12 @@ class Commands:
         commands_memory: CommandMemory,
         sessions_memory: MemoryRow,
         listings: TopicListMemoryLimiter,
+        only: Container[int] | None = None,
     ) -> None:
+        """Args: only: the types of commands that are handled; None: all."""
         self._sessions = sessions
         self._listings = listings
-        # Handlers of all client commands, by command type.
-        self.handlers: Mapping[int, Handler] = {
+        handlers: Mapping[int, Handler] = {
             **Session.HANDLERS,
             **handshake.handlers,
             **discovery.handlers,
@@ -71,6 +72,8 @@ class Commands:
             **last_message.handlers,
             **schemas.handlers,
         }
+        # By command type.
+        self.handlers = {kind: each for kind, each in handlers.items() if only is None or kind in only}
         self._services = Services(
             access=access,
             limits=limits,

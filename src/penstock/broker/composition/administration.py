@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 def administration(broker: Broker, *, for_peers: bool = False) -> Administration:
     """Build it; `for_peers`: for requests of other brokers, which concern this broker's topics alone."""
-    elsewhere = NOWHERE if for_peers else broker.elsewhere
+    elsewhere = NOWHERE if for_peers else broker.elsewhere.on_behalf()
     catalog, changes, reads = broker.catalog, broker.changes, broker.reads
     topics, resources, partitions, limits = broker.topics, broker.resources, broker.partitions, broker.limits_in_force
     placement = broker.placement

@@ -6,8 +6,9 @@ Where: `app` gives listeners `open_session` of the result.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from penstock.broker.access.reports_only import ReportsOnly
 from penstock.broker.commands.commands import Commands
 from penstock.broker.commands.consumers import Consumers
 from penstock.broker.commands.discovery import Discovery
@@ -15,15 +16,19 @@ from penstock.broker.commands.handshake import Handshake
 from penstock.broker.commands.last_message import LastMessage
 from penstock.broker.commands.producers import Producers
 from penstock.broker.commands.schemas import Schemas
+from penstock.wire import codec
 
 if TYPE_CHECKING:
-    from penstock.broker.access import Access
     from penstock.broker.broker import Broker
 
+Type = codec.BaseCommand.Type
+# What brokers send as clients of each other: enough to report on the usage topic, and to hear the reports there.
+PEER_COMMANDS: Final = frozenset({Type.CONNECT, Type.PRODUCER, Type.SUBSCRIBE, Type.PING, Type.PONG})
 
-def commands(broker: Broker, access: Access | None = None) -> Commands:
-    """Args: access: of clients that are other brokers; None: that of the broker."""
-    access = access or broker.access
+
+def commands(broker: Broker, *, for_peers: bool = False) -> Commands:
+    """Build them; `for_peers`: for clients that are other brokers, which use the usage topic and nothing else."""
+    access = ReportsOnly(lambda: broker.limits.resource_usage_publish_topic_name) if for_peers else broker.access
     clock, reads, memory, limits = broker.clock, broker.reads, broker.sessions_memory, broker.limits_in_force
     return Commands(
         sessions=broker.sessions,
@@ -75,4 +80,5 @@ def commands(broker: Broker, access: Access | None = None) -> Commands:
         commands_memory=broker.commands_memory,
         sessions_memory=memory,
         listings=broker.listings,
+        only=PEER_COMMANDS if for_peers else None,
     )

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that are no brokers, beside several brokers that authenticate their clients.
+
+They are of the same user or of another one, in the same namespaces or in others, as the containers of one pod are. None
+of them gets through the sockets between the brokers, whatever happened to the supervisor or to a broker before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from penstock.testing.client import Type, frame
+from penstock.testing.tokens import SECRET, data_url, token
+from tests.processes.cluster import Cluster, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+INTRUDER: Final = Path(__file__).with_name("intruder.py")
+# Any that has only the standard library; that of the tests may be in a directory of this user alone.
+PYTHON: Final = "/usr/bin/python3"
+NOBODY: Final = 65_534
+NS: Final = "/admin/v2/persistent/public/default"
+SUPERUSERS: Final = "/admin/v2/brokers/configuration/superUserRoles"
+CONF: Final = (
+    "authenticationEnabled=true\nauthorizationEnabled=true\nsuperUserRoles=admin\n"
+    "authenticationProviders=org.apache.pulsar.broker.authentication.AuthenticationProviderToken\n"
+    f"tokenSecretKey={data_url(SECRET)}\n"
+)
+# What it runs as, or in. The first one is a container beside that of the brokers: it sees their network, not them.
+BESIDE: Final = {
+    "a sidecar": ("unshare", "--pid", "--fork", "--mount-proc"),
+    "the same user": (),
+    "another user": ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"),
+    "another network namespace": ("unshare", "--net"),
+}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Two brokers that authenticate and authorize, each with a topic of the same name but for its number."""
+    config = tmp_path / "auth.conf"
+    config.write_text(CONF)
+    with Cluster(tmp_path / "data", 2, ["--config", str(config)]) as cluster:
+        for number in range(4):
+            assert cluster.http(0, "PUT", f"{NS}/t-{number}", token=token("admin"))[0] == 204
+        yield cluster
+
+
+def attacks() -> list[bytes]:
+    """Requests without credentials: to become a superuser, and to write to a topic and to read it."""
+    http = [
+        f"POST {SUPERUSERS}/intruder HTTP/1.0\r\nhost: x\r\ncontent-length: 0\r\n{header}\r\n".encode()
+        for header in ("", "x-penstock-caller: broker-0\r\n")
+    ]
+    greeting = frame(Type.CONNECT, client_version="intruder", protocol_version=20)
+    protocol = [
+        greeting + frame(kind, request_id=1, **fields)
+        for topic in (f"persistent://public/default/t-{number}" for number in range(4))
+        for kind, fields in (
+            (Type.PRODUCER, {"topic": topic, "producer_id": 1}),
+            (Type.SUBSCRIBE, {"topic": topic, "subscription": "s", "subType": 0, "consumer_id": 1}),
+        )
+    ]
+    return http + protocol
+
+
+def intrude(cluster: Cluster, command: Sequence[str] = ()) -> dict[str, Any]:
+    """What an intruder achieves that knows the sockets of the brokers."""
+    pids = [cluster.pid, *cluster.pids().values()]
+    wanted = {"pids": pids, "inodes": list(inodes(pids)), "requests": [each.hex() for each in attacks()]}
+    done = subprocess.run(
+        [*command, PYTHON, "-I", "-c", INTRUDER.read_text()],
+        input=json.dumps(wanted),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    achieved: dict[str, Any] = json.loads(done.stdout)
+    return achieved
+
+
+def inodes(pids: Sequence[int]) -> Iterator[int]:
+    """The sockets of these processes."""
+    for pid in pids:
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            link = str(descriptor.readlink())
+            if link.startswith("socket:["):
+                yield int(link[8:-1])
+
+
+def tools_or_skip(command: Sequence[str]) -> None:
+    """Skip where such a process cannot be started, which CI must be able to."""
+    tried = None
+    if Path(PYTHON).exists() and (not command or shutil.which(command[0])):
+        tried = subprocess.run([*command, PYTHON, "-I", "-c", ""], capture_output=True, text=True, check=False)
+    if tried is None or tried.returncode:
+        what = f"{' '.join([*command, PYTHON])} does not run here: {tried.stderr if tried else 'it is not installed'}"
+        if os.environ.get("REQUIRE_TOOLS"):
+            pytest.fail(f"{what}; CI must have it")
+        pytest.skip(what)
+
+
+@pytest.mark.parametrize("beside", BESIDE)
+def test_no_process_that_is_no_broker_reaches_the_sockets_between_brokers(cluster: Cluster, beside: str) -> None:
+    tools_or_skip(BESIDE[beside])
+    assert intrude(cluster, BESIDE[beside]) == {"names": [], "answers": [], "opened": []}
+    until(lambda: cluster.http(1, "GET", f"{SUPERUSERS.rpartition('/')[0]}/values", token=token("admin")) == (200, {}))
