@@ -30,6 +30,7 @@ from penstock.testing.tokens import SECRET, data_url, token, unsigned
 from tests.net.harness import running, until
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import AsyncIterator
     from pathlib import Path
 
@@ -130,6 +131,7 @@ async def serving(
     rules: AccessRules = RULES,
     limits: HttpLimits | None = None,
     authenticator: Authenticator | None = None,
+    peers: socket.socket | None = None,
 ) -> AsyncIterator[Admin]:
     async with running(directory, authenticator=authenticator or Authenticator(OPTIONS), access=rules) as harness:
         broker = harness.broker
@@ -148,6 +150,7 @@ async def serving(
             secure=listen_for_callers("127.0.0.1", 0) if tls is not None else None,
             tls=tls,
             limits=limits,
+            peers=peers,
         )
         gateway = BrokerGateway(lambda: administration(broker), broker.loop, lambda _: ["one 1\n"])
         server.start_with(partial(route_for_each_need, gateway))

@@ -88,9 +88,9 @@ class Cluster(BrokerProcess):
             with error:
                 return error.code, _json(error.read())
 
-    def owner(self, topic: str, asked: int = 0) -> int:
+    def owner(self, topic: str, asked: int = 0, *, token: str | None = None) -> int:
         """The number of the broker that serves a topic."""
-        status, found = self.http(asked, "GET", f"/lookup/v2/topic/{topic.replace('://', '/')}")
+        status, found = self.http(asked, "GET", f"/lookup/v2/topic/{topic.replace('://', '/')}", token=token)
         assert status == 200, found
         return int(found["brokerUrl"].rpartition(":")[2]) - self.port
 

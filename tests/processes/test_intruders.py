@@ -115,3 +115,75 @@ def test_no_process_that_is_no_broker_reaches_the_sockets_between_brokers(cluste
     tools_or_skip(BESIDE[beside])
     assert intrude(cluster, BESIDE[beside]) == {"names": [], "answers": [], "opened": []}
     until(lambda: cluster.http(1, "GET", f"{SUPERUSERS.rpartition('/')[0]}/values", token=token("admin")) == (200, {}))
+
+
+def test_brokers_serve_each_other_and_nobody_else_after_one_was_replaced_and_all_were(cluster: Cluster) -> None:
+    tools_or_skip(())
+    owners = {
+        cluster.owner(f"persistent://public/default/t-{number}", token=token("admin")): number for number in range(4)
+    }
+    assert owners.keys() == {0, 1}
+
+    def serve_each_other() -> bool:
+        """Whether each broker passes requests on to the other one."""
+        statuses = (
+            cluster.http(1 - owner, "GET", f"{NS}/t-{number}/stats", token=token("admin"))[0]
+            for owner, number in owners.items()
+        )
+        return all(status == 200 for status in statuses)
+
+    assert serve_each_other()
+    before = cluster.pids()[1]
+    cluster.kill_broker(1)
+    until(lambda: cluster.pids().get(1, before) != before and serve_each_other())
+    assert intrude(cluster) == {"names": [], "answers": [], "opened": []}
+    first, admin = cluster.port, cluster.admin_port
+    cluster.kill()  # The supervisor: its brokers end with it, and what they had open.
+    cluster.start(port=first, admin_port=admin)
+    until(serve_each_other)
+    assert intrude(cluster) == {"names": [], "answers": [], "opened": []}
+
+
+def test_what_is_passed_on_is_for_whom_it_would_be_at_the_broker_itself(cluster: Cluster) -> None:
+    """Of operations that concern both brokers, and are asked for by those that just may."""
+    granted = f"{NS.replace('persistent', 'namespaces')}/permissions"
+    for role, actions in (("reader", ["consume"]), ("writer", ["produce"])):
+        assert cluster.http(0, "POST", f"{granted}/{role}", actions, token=token("admin"))[0] == 204
+    tenant = "/admin/v2/tenants/public"
+    assert (
+        cluster.http(
+            0, "POST", tenant, {"adminRoles": ["owner"], "allowedClusters": ["standalone"]}, token=token("admin")
+        )[0]
+        == 204
+    )
+    until(lambda: cluster.http(1, "GET", NS, token=token("writer"))[0] == 200)
+    parts = f"{NS}/parts"
+    namespace = NS.replace("persistent", "namespaces")
+    position = {"ledgerId": -1, "entryId": -1}
+    for asked in (0, 1):
+        for method, path, value, allowed in (
+            ("PUT", f"{parts}/partitions", 4, {"owner"}),
+            ("PUT", f"{parts}/subscription/s", position, {"reader", "owner"}),
+            ("GET", f"{parts}/subscriptions", None, {"reader", "owner"}),
+            ("GET", f"{parts}/partitioned-stats", None, {"reader", "writer", "owner"}),
+            ("GET", f"{parts}/partitioned-internalStats", None, {"reader", "writer", "owner"}),
+            ("POST", f"{parts}/subscription/s/skip_all", None, {"reader", "owner"}),
+            ("POST", f"{namespace}/clearBacklog", None, {"reader", "owner"}),
+            ("GET", "/admin/v3/why/tenants/public", None, {"owner"}),
+            ("POST", f"{parts}/partitions", 6, {"owner"}),
+            ("POST", f"{parts}/terminate/partitions", None, {"owner"}),
+            ("POST", f"{namespace}/unsubscribe/s", None, {"reader", "owner"}),
+            ("PUT", f"{namespace}/unload", None, {"admin"}),
+            ("GET", "/admin/v2/brokers/backlog-quota-check", None, {"admin"}),
+            ("DELETE", f"{parts}/partitions", None, {"owner"}),
+        ):
+            for role in ("nobody", "reader", "writer", "owner", "admin"):
+                if role not in allowed and role != "admin":
+                    status, answer = cluster.http(asked, method, path, value, token=token(role))
+                    assert status == 403, (asked, method, path, role, answer)
+            for role in sorted(allowed):
+                status, answer = cluster.http(asked, method, path, value, token=token(role))
+                again = {404, 409} if method in {"PUT", "DELETE", "POST"} else set()
+                assert status in {200, 204} | again, (asked, method, path, role, answer)
+                if "why" in path:
+                    assert answer["unanswered"] == []

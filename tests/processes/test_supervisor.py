@@ -111,6 +111,13 @@ def test_a_broker_that_crashes_five_times_stays_down_and_the_others_say_so(clust
     assert _created_on(cluster, f"{T}-new") == 0
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", cluster.port + 1))
+    path = f"/admin/v2/{topic.replace('://', '/')}/stats"
+    assert cluster.http(0, "GET", path)[0] == 503
+    # One that crashes after it is started again, without what had been open for the other.
+    before = cluster.pids()[0]
+    cluster.kill_broker(0)
+    until(lambda: cluster.pids().get(0, before) != before)
+    assert cluster.http(0, "GET", path)[0] == 503
 
 
 def has_crashed(cluster: Cluster, times: int) -> bool:
