@@ -208,7 +208,7 @@ async def start(
         frame_bytes_max=settings.frame_bytes_max - LENGTH_BYTES,
         bounds=Bounds(schema_bytes_max=settings.schema_bytes_max),
         admit=partial(refusal, limits),
-        reserved_descriptors=http.connections_max,
+        reserved_descriptors=http.connections_max + (2 * len(handover.peers) if handover is not None else 0),
         flush_soon=posted.flush_soon,
     )
     http_memory = MemoryRow("http", limits.now.http_bytes)

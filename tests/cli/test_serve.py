@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import resource
 import signal
 import socket
@@ -15,6 +16,7 @@ import urllib.request
 import uuid
 from typing import TYPE_CHECKING
 
+import pulsar
 import pytest
 
 from penstock.core.errors import WireCode
@@ -107,6 +109,23 @@ def test_a_directory_that_holds_something_else_is_left_alone(tmp_path: Path) -> 
     with pytest.raises(BrokerDidNotStart, match=r"thesis\.tex"):
         BrokerProcess(tmp_path / "data").start()
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("brokers", [1, 2])
+def test_what_is_stored_is_for_its_user_alone_whatever_the_shell_says(tmp_path: Path, brokers: int) -> None:
+    data = tmp_path / "data"
+    before = os.umask(0)
+    try:
+        data.mkdir(0o755)  # As an administrator makes it, who lets everybody see what is there.
+        with BrokerProcess(data, ["--brokers", str(brokers)]) as broker:
+            client = pulsar.Client(broker.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+            client.create_producer(TOPIC).send(b"private")
+            client.close()
+    finally:
+        os.umask(before)
+    inside = list(data.rglob("*"))
+    assert {path.name for path in inside} >= {"meta.sqlite", "topics.sqlite", "FORMAT", "lock", "log"}
+    assert [f"{path} {path.stat().st_mode:o}" for path in inside if path.stat().st_mode & 0o077] == []
 
 
 def test_a_stop_tells_producers_and_consumers_and_ends_with_status_zero(own_broker: BrokerProcess) -> None:

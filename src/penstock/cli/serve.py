@@ -42,6 +42,10 @@ A flag wins over the environment, the environment over the file, the file over t
 All settings: docs/reference/configuration.md
 """
 
+# The mask of new files; brokers of a supervisor inherit it. What is stored is for the user that runs penstock: others
+# would read messages past all permissions.
+_PRIVATE: Final = 0o077
+
 # Flags by the heading they stand under; all of them are keys of the configuration.
 _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "where to listen": ("--host", "--port", "--admin-port", "--advertised-address"),
@@ -102,6 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     effective = settings.load(
         file=arguments.config, environment=os.environ, flags=settings_given(arguments), brokers=brokers
     )
+    os.umask(_PRIVATE)
     if brokers > 1:
         from penstock.processes import supervisor
 
