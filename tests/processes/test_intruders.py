@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 INTRUDER: Final = Path(__file__).with_name("intruder.py")
-# Any that has only the standard library; that of the tests may be in a directory of this user alone.
-PYTHON: Final = "/usr/bin/python3"
+# The system's, if there is one: that of the tests may be in a directory of this user alone.
+PYTHON: Final = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable
 NOBODY: Final = 65_534
 NS: Final = "/admin/v2/persistent/public/default"
 SUPERUSERS: Final = "/admin/v2/brokers/configuration/superUserRoles"
@@ -101,7 +102,7 @@ def inodes(pids: Sequence[int]) -> Iterator[int]:
 def tools_or_skip(command: Sequence[str]) -> None:
     """Skip where such a process cannot be started, which CI must be able to."""
     tried = None
-    if Path(PYTHON).exists() and (not command or shutil.which(command[0])):
+    if not command or shutil.which(command[0]):
         tried = subprocess.run([*command, PYTHON, "-I", "-c", ""], capture_output=True, text=True, check=False)
     if tried is None or tried.returncode:
         what = f"{' '.join([*command, PYTHON])} does not run here: {tried.stderr if tried else 'it is not installed'}"

@@ -26,7 +26,7 @@ from starlette.exceptions import HTTPException
 from penstock.admin.credentials import ORIGINAL_HEADER, credentials_of
 from penstock.admin.gateway import FROM_PEER
 from penstock.broker.access import Access, AccessControl, Action
-from penstock.core.caller import CALLER, HEADER, BrokerItself, Caller, decode_asker
+from penstock.core.caller import CALLER, HEADER, Caller, decode_asker
 from penstock.core.errors import AuthenticationFailed, AuthorizationFailed, PenstockError
 from penstock.core.names import NamespaceName, TopicName
 
@@ -73,9 +73,8 @@ class Check:
         if not isinstance(access, AccessControl):
             return lambda _tenant: True
         asker = await self._asker(access, request)
-        if isinstance(asker, BrokerItself):
-            return lambda _tenant: True  # It asks on nobody's behalf.
-        return partial(_administers, access, asker)
+        # A broker that asks for itself does so on nobody's behalf.
+        return partial(_administers, access, asker) if isinstance(asker, Caller) else lambda _tenant: True
 
     async def _look_at(self, request: Request) -> None:
         if not self._known:
@@ -84,12 +83,14 @@ class Check:
         if not isinstance(access, AccessControl):
             return
         asker = await self._asker(access, request)
-        if isinstance(asker, BrokerItself):
-            if self._action not in _OWN_WORK:
-                raise AuthorizationFailed(f"broker {asker.number} has no such work of its own")
-            return
-        CALLER.set(asker)
-        role, original_role, action, path = asker.role, asker.original_role, self._action, request.path_params
+        if isinstance(asker, Caller):
+            await self._authorize(access, asker, request.path_params)
+            CALLER.set(asker)
+        elif self._action not in _OWN_WORK:
+            raise AuthorizationFailed(f"broker {asker.number} has no such work of its own")
+
+    async def _authorize(self, access: AccessControl, caller: Caller, path: Mapping[str, str]) -> None:
+        role, original_role, action = caller.role, caller.original_role, self._action
 
         async def allowed(_broker: Administration) -> None:
             access.check_pair(role, original_role)
@@ -97,7 +98,12 @@ class Check:
                 resource = _resource(action, path, of_namespace=self._of_namespace)
                 access.require(role, original_role, action, resource, subscription=path.get("subscription"))
 
-        await self._gateway.ask(allowed)
+        try:
+            await self._gateway.ask(allowed)
+        except AuthorizationFailed as error:
+            if FROM_PEER.get():  # The broker that passed it on has allowed it.
+                log.warning("role %r, proven by %s at another broker, is refused: %s", role, caller.proven_by, error)
+            raise
 
     async def _asker(self, access: AccessControl, request: Request) -> Asker:
         return _named_by_peer(request) if FROM_PEER.get() else await self._proven(access, request)

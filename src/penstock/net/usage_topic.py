@@ -56,7 +56,7 @@ class Reporting:
     """How brokers of one cluster report to each other.
 
     Attributes:
-        dial: connects to a broker as a broker, without credentials and with all rights. Raises OSError, PenstockError.
+        dial: connects to a broker as one that may use the usage topic. Raises OSError, PenstockError.
         key: signs reports. Only brokers of the cluster know it.
     """
 

@@ -4,6 +4,7 @@
     access          the object that the broker, its sessions and the admin API ask
     actions         actions that can be authorized
     rules           the operator's settings
+    reports_only    the same for other brokers, which may use one topic
     authorization   who may do what: pure, over policies as in Pulsar
 
 Where: app reads the settings and gives the broker an `Authenticator` of `penstock.authentication`; without one, every
