@@ -337,6 +337,26 @@ async def test_a_proxy_and_its_client_must_both_be_allowed(admin: Admin) -> None
     assert await for_client("admin", proxy="owner") == 403
 
 
+async def test_a_role_that_a_proxy_cannot_have_passed_on_unchanged_is_refused(admin: Admin) -> None:
+    rules = AccessRules(
+        authorizing=True, super_user_roles=frozenset({"proxy", "admin"}), proxy_roles=frozenset({"proxy"})
+    )
+    admin.broker.limits_in_force.now = replace(admin.broker.limits, access=rules)
+
+    async def named(*roles: bytes) -> httpx.Response:
+        headers = [(b"authorization", bearer("proxy").encode()), *((b"X-Original-Principal", role) for role in roles)]
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+            return await client.get(f"http://127.0.0.1:{admin.server.port}/superuser", headers=headers)
+
+    assert (await named(b"admin")).status_code == 200
+    for role in (b"adm\xefn", "adm\u00efn".encode(), b"admin\tadmin", b"a" * 1_025):
+        answer = await named(role)
+        assert (answer.status_code, "cannot be passed on" in answer.json()["reason"]) == (403, True)
+    for roles in ((b"audit", b"admin"), (b"admin", b"audit"), (b"admin", b"admin")):
+        answer = await named(*roles)
+        assert (answer.status_code, "may come once" in answer.json()["reason"]) == (403, True)
+
+
 async def test_roles_that_change_while_running_count_at_once(admin: Admin) -> None:
     assert await admin.status("/superuser", "owner") == 403
     rules = AccessRules(authorizing=True, super_user_roles=frozenset({"owner"}))

@@ -102,6 +102,21 @@ def test_a_line_that_htpasswd_did_not_write_is_named_by_its_number_and_not_repea
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize("line", [" admin:", "admin :", "\tadmin:", "\u00a0admin:", "\u3000admin:"])
+def test_a_user_that_would_become_another_one_without_its_spaces_is_no_user(line: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"basicAuthConf line 2: user .* begins or ends with a space"):
+        provider(f"{USERS}{line}{HASHES['apr1 (-m)']}")
+
+
+@pytest.mark.parametrize("mark", ["\v", "\f", "\x1c", "\x85", "\u2028"])
+def test_only_a_line_feed_ends_the_line_of_a_user(mark: str) -> None:
+    hashed = HASHES["apr1 (-m)"]
+    users = provider(f"other{mark}admin:{hashed}\r\n")
+    assert identify(users, f"other{mark}admin:123456") == Identity(f"other{mark}admin")
+    with pytest.raises(AuthenticationFailed):
+        identify(users, "admin:123456")
+
+
 def test_a_file_without_users_cannot_be() -> None:
     with pytest.raises(ConfigurationError, match="names no user"):
         provider("# nobody\n")

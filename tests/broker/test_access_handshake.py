@@ -16,6 +16,8 @@ from penstock.broker.access.rules import AccessRules
 from penstock.core.errors import WireCode
 from penstock.core.units import KIB, NS_PER_S
 from penstock.governance.muting import MuteReason
+from penstock.net.tls_context import TlsOptions, server_context
+from penstock.testing.certificates import Certificate
 from penstock.testing.client import Type, frame
 from penstock.testing.tokens import SECRET, data_url, token, unsigned
 from tests.net.harness import (
@@ -321,24 +323,43 @@ async def test_both_the_proxy_and_its_client_must_be_allowed(tmp_path: Path) -> 
         assert broker.broker.catalog.topic(f"{TOPIC}-audit") is None
 
 
+CHECKING = AccessRules(
+    authorizing=True, proxy_roles=frozenset({"proxy"}), authenticate_original=True, anonymous_role="anybody"
+)
+
+
+def through_proxy(original: str, **fields: str) -> bytes:
+    said: dict[str, Any] = {"original_auth_method": "token", **fields}
+    return connect("token", token("proxy"), original_principal=original, **said)
+
+
 async def test_what_a_proxys_client_has_shown_is_looked_at_where_that_is_wanted(tmp_path: Path) -> None:
-    rules = AccessRules(
-        authorizing=True, proxy_roles=frozenset({"proxy"}), authenticate_original=True, anonymous_role="anybody"
-    )
-
-    def through_proxy(shown: str) -> bytes:
-        return connect(
-            "token",
-            token("proxy"),
-            original_principal="says who",
-            original_auth_method="token",
-            original_auth_data=shown,
-        )
-
-    async with guarded(tmp_path, rules) as broker:
-        await came_in(broker, through_proxy(token("audit")))
+    async with guarded(tmp_path, CHECKING) as broker:
+        await came_in(broker, through_proxy("audit", original_auth_data=token("audit")))
         assert roles(broker) == [("proxy", "audit")]
-        await failed(broker, through_proxy(token("audit", b"x" * 64)))
+        await failed(broker, through_proxy("audit", original_auth_data=token("audit", b"x" * 64)))
+
+
+async def test_a_role_that_what_was_shown_does_not_prove_is_refused(tmp_path: Path) -> None:
+    async with guarded(tmp_path, CHECKING) as broker:
+        await failed(broker, through_proxy("audit ", original_auth_data=token("audit")))
+        await failed(broker, through_proxy("audit", original_auth_data=token("admin")))
+        await failed(broker, through_proxy("audit", original_auth_method="unknown"))
+        await came_in(broker, through_proxy("anybody", original_auth_method="unknown"))
+
+
+async def test_the_certificate_of_a_proxy_proves_nothing_about_its_client(
+    tmp_path: Path,
+) -> None:
+    certificate = Certificate.make(tmp_path)
+    tls = server_context(
+        TlsOptions(certificate=certificate.certificate, key=certificate.key, trust=certificate.certificate)
+    )
+    shown = certificate.client(shows=certificate.signed("admin"))
+    async with guarded(tmp_path, CHECKING, tls) as broker:
+        await came_in(broker, connect("tls"), shown)
+        for claimed in ("admin", "audit"):
+            await failed(broker, through_proxy(claimed, original_auth_method="tls"), shown)
 
 
 # -- what was shown expires

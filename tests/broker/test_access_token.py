@@ -199,6 +199,16 @@ def test_a_claim_without_a_role_is_refused(value: object) -> None:
     assert "names no role" in refusal(with_secret(token_auth_claim="roles"), token("x", roles=value))
 
 
+@pytest.mark.parametrize("role", ["\ud800", "admin\udfff"])
+def test_half_of_a_surrogate_pair_is_no_role(role: str) -> None:
+    assert "is no text" in refusal(with_secret(), token(role))
+
+
+@pytest.mark.parametrize("role", [" ", "admin ", "None", "null", "\u200badmin", "\U0001f600"])
+def test_a_role_is_the_claim_to_the_letter(role: str) -> None:
+    assert identify(with_secret(), token(role)) == Identity(role)
+
+
 @pytest.mark.parametrize("value", ["broker", ["broker"], ["other", "broker"]])
 def test_a_token_made_for_this_broker_counts(value: object) -> None:
     provider = with_secret(token_audience_claim="aud", token_audience="broker")

@@ -29,6 +29,7 @@ from penstock.broker.access import Access, AccessControl, Action
 from penstock.core.caller import CALLER, HEADER, Caller, decode_asker
 from penstock.core.errors import AuthenticationFailed, AuthorizationFailed, PenstockError
 from penstock.core.names import NamespaceName, TopicName
+from penstock.core.passed_role import check_passed_role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -116,7 +117,7 @@ class Check:
             client = f"{request.client.host}:{request.client.port}" if request.client is not None else "unknown"
             log.warning("request of %s is refused: %s", client, error)
             raise AuthenticationFailed("Authentication required") from error
-        return Caller(identity.role, credentials.method, request.headers.get(ORIGINAL_HEADER) or None)
+        return Caller(identity.role, credentials.method, _original_role(request))
 
 
 class Needs:
@@ -177,6 +178,18 @@ def _named_by_peer(request: Request) -> Asker:
     if isinstance(asker, Caller) and not asker.role:
         raise AuthenticationFailed("a broker has passed on a request of a caller that it has not authenticated")
     return asker
+
+
+def _original_role(request: Request) -> str | None:
+    """Return the role that a proxy names; None: none. Raises AuthorizationFailed for one that may have been changed."""
+    named = request.headers.getlist(ORIGINAL_HEADER)
+    if len(named) > 1:
+        # A proxy that adds its header behind one of its caller's: which of them is meant, nobody can know.
+        raise AuthorizationFailed(f"the header {ORIGINAL_HEADER} came {len(named)} times, and may come once")
+    if not named or not named[0]:
+        return None
+    check_passed_role(named[0])
+    return named[0]
 
 
 async def _access_of(broker: Administration) -> Access:

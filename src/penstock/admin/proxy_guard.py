@@ -74,7 +74,7 @@ class ProxyGuard:
         """Return the caller's role. Raises AuthenticationFailed, AuthorizationFailed."""
         authentication = self._authentication
         try:
-            role = (await authentication.identification.identify(credentials_of(request))).role
+            role = (await authentication.client(credentials_of(request))).role
         except AuthenticationFailed as error:
             client = f"{request.client.host}:{request.client.port}" if request.client is not None else "unknown"
             log.warning("request of %s is refused: %s", client, error)
@@ -82,10 +82,6 @@ class ProxyGuard:
                 f"Authentication required: send valid credentials for {' or '.join(sorted(authentication.methods))}; "
                 f"the proxy's log says what was wrong"
             ) from error
-        if role in authentication.proxy_roles:
-            raise AuthorizationFailed(f"Invalid roles: {role!r} is a proxy's (proxyRoles), and no client's")
-        if not role.isascii() or not role.isprintable():
-            raise AuthorizationFailed(f"role {role!r} cannot be written in a header; connect to a broker")
         path = request.scope["path"]
         theirs = path == _METRICS or (path.startswith(_OF_CLUSTER) and not path.startswith(OWN_PATHS))
         if not theirs and self._superusers is not None and role not in self._superusers:

@@ -72,13 +72,18 @@ class BasicProvider:
 def _users(content: bytes) -> dict[str, str]:
     users: dict[str, str] = {}
     try:
-        lines = content.decode("utf-8").splitlines()
+        # Only line feeds end lines: the name of a user may have other characters that Python would end lines at.
+        lines = content.decode("utf-8").split("\n")
     except UnicodeDecodeError:
         raise ConfigurationError("basicAuthConf is not a file that htpasswd wrote: it is not UTF-8") from None
     for number, line in enumerate(lines, start=1):
         if not line.strip() or line.startswith("#"):
             continue
-        user, colon, stored = line.strip().partition(":")
+        user, colon, stored = line.rstrip().partition(":")
+        if user != user.strip():
+            raise ConfigurationError(
+                f"basicAuthConf line {number}: user {user!r} begins or ends with a space; take it out of the file"
+            )
         if not colon or not user or _HASHES.identify(stored) is None:
             raise ConfigurationError(
                 f"basicAuthConf line {number} is not user:hash as htpasswd -m, -B or -s writes it; "

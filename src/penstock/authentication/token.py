@@ -94,6 +94,9 @@ class TokenProvider:
             value = value[0] if value else None
         if not isinstance(value, str) or not value:
             raise AuthenticationFailed(f"the token's claim {self._claim!r} names no role")
+        if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
+            # JSON can escape one half of a surrogate pair, which no protocol and no log can write.
+            raise AuthenticationFailed(f"the token's claim {self._claim!r} is no text: {value[:50]!r}")
         return value
 
     def _check_audience(self, claims: dict[str, Any]) -> None:

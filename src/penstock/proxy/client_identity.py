@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.authentication.credentials import Credentials, CredentialsExpired
 from penstock.core.errors import AuthenticationFailed, AuthorizationFailed, ServiceNotReady, WireCode
+from penstock.core.passed_role import check_passed_role
 from penstock.proxy.upstreams import VERSION, Identity, own_refused
 from penstock.wire import codec
 from penstock.wire.client.errors import RequestRefused
@@ -33,6 +34,7 @@ from penstock.wire.client.errors import RequestRefused
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.authentication.credentials import Identity as Found
     from penstock.authentication.identification import Identification
     from penstock.net.connection import Connection
     from penstock.net.requests import Requests
@@ -72,6 +74,19 @@ class Authentication:
     methods: frozenset[str] = frozenset()
     proxy_roles: frozenset[str] = frozenset()
     refresh_check_ns: int
+
+    async def client(self, credentials: Credentials) -> Found:
+        """Return the identity that these credentials prove, for a connection or a request to the admin port.
+
+        Raises:
+            AuthenticationFailed: they prove none; the reason is for the log.
+            AuthorizationFailed: its role cannot be a client's, or cannot be passed on to brokers.
+        """
+        found = await self.identification.identify(credentials)
+        if found.role in self.proxy_roles:
+            raise AuthorizationFailed(f"Invalid roles: {found.role!r} is a proxy's (proxyRoles), and no client's")
+        check_passed_role(found.role)
+        return found
 
 
 class ClientIdentity:
@@ -138,11 +153,15 @@ class ClientIdentity:
         return self.identity
 
     async def _identified(self, authentication: Authentication, data: bytes) -> Identity:
-        """Authenticate, and remember until when. Raises AuthenticationFailed, with a text for the client."""
+        """Authenticate, and remember until when.
+
+        Raises:
+            AuthenticationFailed, AuthorizationFailed: the text is for the client.
+        """
         try:
-            found = await authentication.identification.identify(
-                Credentials(self._method, data, self._connection.certificate)
-            )
+            found = await authentication.client(Credentials(self._method, data, self._connection.certificate))
+        except AuthorizationFailed:
+            raise
         except CredentialsExpired as error:
             raise AuthenticationFailed(
                 "Failed to authenticate: the credentials have expired; give the client new ones"
@@ -160,13 +179,12 @@ class ClientIdentity:
             raise AuthenticationFailed(
                 "Failed to authenticate: the role of a connection cannot change; open another connection"
             ) from AuthenticationFailed(f"role {self.role!r} cannot become {found.role!r} in a refresh")
-        if found.role in authentication.proxy_roles:
-            raise AuthorizationFailed(f"Invalid roles: {found.role!r} is a proxy's (proxyRoles), and no client's")
-        self.role, self._expires_ms = found.role, found.expires_ms
         own = authentication.own
-        if not authentication.forward:
-            return Identity(own.method, b"", found.role, own=own)
-        return Identity(own.method, b"", found.role, data.decode("utf-8", "replace"), self._method, own=own)
+        identity = Identity(own.method, b"", found.role, own=own)
+        if authentication.forward:
+            identity = identity._replace(original_data=_as_text(data), original_method=self._method)
+        self.role, self._expires_ms = found.role, found.expires_ms
+        return identity
 
     def greeting(self, connect: codec.CommandConnect) -> codec.CommandConnect:
         """Return the CONNECT that a broker is sent for this client's."""
@@ -317,6 +335,17 @@ class ClientIdentity:
         waiting, self._renewed = self._renewed, None
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
+
+
+def _as_text(data: bytes) -> str:
+    """Return what a client has shown as it is forwarded. Raises AuthenticationFailed if it would arrive changed."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise AuthenticationFailed(
+            "Failed to authenticate: the credentials are not UTF-8, so the proxy cannot forward them to brokers "
+            "(forwardAuthorizationCredentials)"
+        ) from None
 
 
 def _method(body: codec.CommandConnect) -> str:

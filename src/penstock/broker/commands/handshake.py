@@ -84,8 +84,9 @@ class Handshake:
         self, session: Session, state: AuthenticationState, access: AccessControl, body: codec.CommandConnect
     ) -> None:
         try:
-            identity = await _identify(session, access, state.method, body.auth_data)
-            original_role, shown = await _original(session, access, state, body)
+            certificate = session.connection.certificate
+            identity = await access.identify(Credentials(state.method, body.auth_data, certificate))
+            original_role, shown = await _original(access, state, body)
             _check_roles(access, identity.role, original_role, body)
         except (AuthenticationFailed, AuthorizationFailed) as error:
             _refuse(session, error)
@@ -145,7 +146,9 @@ class Handshake:
     async def _refresh(self, session: Session, state: AuthenticationState, access: AccessControl, data: bytes) -> None:
         expected = session.original_role if state.of_original else session.role
         try:
-            identity = await _identify(session, access, state.method, data)
+            # The certificate of the connection is the proxy's, never its client's.
+            certificate = None if state.of_original else session.connection.certificate
+            identity = await access.identify(Credentials(state.method, data, certificate))
             if identity.role != expected:
                 raise AuthenticationFailed(f"role {expected!r} cannot become {identity.role!r} in a refresh")
             if identity.expired(self._clock.wall_ms()):
@@ -166,15 +169,24 @@ def _method(body: codec.CommandConnect) -> str:
 
 
 async def _original(
-    session: Session, access: AccessControl, state: AuthenticationState, body: codec.CommandConnect
+    access: AccessControl, state: AuthenticationState, body: codec.CommandConnect
 ) -> tuple[str | None, Identity | None]:
-    """Role of the client behind a proxy, and its identity if it is authenticated here."""
+    """Role of the client behind a proxy, and its identity if it is authenticated here.
+
+    Raises:
+        AuthenticationFailed: what is forwarded proves nothing, or another role. The certificate of the connection is
+            no proof: it is the proxy's.
+    """
     if not body.original_principal:
         return None, None
     if not access.rules.authenticate_original:
         return body.original_principal, None
     method = body.original_auth_method or _NO_METHOD
-    shown = await _identify(session, access, method, body.original_auth_data.encode())
+    shown = await access.identify(Credentials(method, body.original_auth_data.encode()))
+    if shown.role != body.original_principal:
+        raise AuthenticationFailed(
+            f"the proxy says {body.original_principal!r}, and what it forwards is of {shown.role!r}"
+        )
     state.of_original = True
     state.method = method
     return shown.role, shown
@@ -184,10 +196,6 @@ def _check_roles(access: AccessControl, role: str, original_role: str | None, bo
     access.check_pair(role, original_role)
     if access.rules.authorizing and body.HasField("proxy_version") and role not in access.rules.proxy_roles:
         raise AuthorizationFailed("Must not set proxyVersion without connecting as a ProxyRole.")
-
-
-async def _identify(session: Session, access: AccessControl, method: str, data: bytes) -> Identity:
-    return await access.identify(Credentials(method, data, session.connection.certificate))
 
 
 def _refuse(session: Session, error: AuthenticationFailed | AuthorizationFailed) -> None:
