@@ -233,6 +233,7 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
             loop=loop,
         ),
     )
+    targets = Targets(_allowed(settings), options.addresses, tls=options.tls is not None)
     published = PublishedTopics(rows.sessions, clock) if settings.adaptive_throttling else None
     services = Services(
         loop=loop,
@@ -244,7 +245,7 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         held=HeldMemory(connections.memory, clock, loop),
         permit_steps=PermitSteps(clock, loop),
         published=published,
-        targets=Targets(_allowed(settings), options.addresses, tls=options.tls is not None),
+        targets=targets,
         release=connections.release,
         commands_memory=rows.commands,
         sessions_memory=rows.sessions,
@@ -255,9 +256,8 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         closed=_log_closed,
     )
     sharing = _share_quotas(settings, groups, own_name, where, upstreams, clock, stack, stopping)
-    requests = AdminRequests(
-        parse_web_urls(settings.upstream_admin_url) if settings.upstream_admin_url else (), contexts.admins
-    )
+    web_addresses = parse_web_urls(settings.upstream_admin_url) if settings.upstream_admin_url else ()
+    requests = AdminRequests(web_addresses, contexts.admins, targets)
     await _mirror_groups(settings, groups, requests, stopping)
     throttling = None
     if published is not None:

@@ -47,6 +47,15 @@ TOPIC: Final = "persistent://public/default/abused"
 LATE_S: Final = 10.0
 
 
+# What a broker may name instead of another one.
+NO_BROKERS: Final = (
+    "", "x", "pulsar://", "pulsar://a..b:6650", f"pulsar://{'h' * 64}:6650", "pulsar://h\0:6650", "pulsar://h:port",
+    "pulsar://h:0", f"pulsar://h:{'9' * 5_000}", "pulsar://[::1:6650", "pulsar://[::1]x", "pulsar://u:p@127.0.0.1:22",
+    "pulsar://u@127.0.0.1:22", "pulsar+ssl://127.0.0.1:6651", "http://127.0.0.1:8080", "pulsar://a:1,b:2",
+    f"pulsar://{'a,' * 500_000}", "pulsar://\u00e9:6650", "pulsar://127.0.0.1\r\n:6650", "file:///etc/passwd",
+)  # fmt: skip
+
+
 class Talk:
     """One connection of the proxy, as the broken broker sees it."""
 
@@ -201,6 +210,15 @@ async def _long_names(talk: Talk) -> None:
             await talk.write(_found(came, f"pulsar://{'h' * MIB}:6650", response=1))
 
 
+async def _misleading(talk: Talk) -> None:
+    """Lookups are redirected to what is no broker, or no address at all."""
+    number = 0
+    async for came in talk.requests():
+        if came.kind == Type.LOOKUP:
+            number += 1
+            await talk.write(_found(came, NO_BROKERS[number % len(NO_BROKERS)], response=number % 2))
+
+
 async def _long_errors(talk: Talk) -> None:
     async for came in talk.requests():
         request_id = getattr(came.body, "request_id", 0)
@@ -237,6 +255,7 @@ BEHAVIOURS: Final[Mapping[str, Callable[[Talk], Awaitable[None]]]] = {
     "redirects in a circle": _circle,
     "redirects to hosts that do not answer": _elsewhere,
     "names of a megabyte": _long_names,
+    "redirects to what is no broker": _misleading,
     "errors of a megabyte": _long_errors,
 }
 

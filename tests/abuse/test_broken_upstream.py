@@ -21,7 +21,15 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.xdist_group("abuse"), pytest.mark.timeout(120)]
 
-CHOSEN = ("half frames", "long frames", "wrong answers", "pings, unread", "errors of a megabyte", "names of a megabyte")
+CHOSEN = (
+    "half frames",
+    "long frames",
+    "wrong answers",
+    "pings, unread",
+    "errors of a megabyte",
+    "names of a megabyte",
+    "redirects to what is no broker",
+)
 
 
 @pytest.fixture(scope="module")

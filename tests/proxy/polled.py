@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.proxy.admin_polls import MISSING, AdminPolls, NoAnswer
 from penstock.proxy.admin_requests import AdminRequests
+from penstock.proxy.targets import AllowedTargets, Targets
 from penstock.proxy.upstreams import Identity
 
 
@@ -15,7 +16,7 @@ class FakePolls(AdminPolls):
     """Answers after a millisecond, or fails after `fails_s`."""
 
     def __init__(self) -> None:
-        super().__init__(AdminRequests((), None), Identity("none", b""))
+        super().__init__(AdminRequests((), None, Targets(AllowedTargets(), (), tls=False)), Identity("none", b""))
         self.answers: dict[str, Any] = {}
         self.asked: list[str] = []
         self.at_a_time = 0

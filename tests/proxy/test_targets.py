@@ -49,7 +49,47 @@ def test_others_must_be_on_a_list_with_their_port(allowed: dict[str, object], ur
             targets(**allowed).target(url)
 
 
-@pytest.mark.parametrize("url", ["", "host:", "host:0", "host:99999", "a:6650,b:6650", "http://host:80", "x" * 300])
+@pytest.mark.parametrize(
+    ("host", "port", "is_allowed"),
+    [
+        ("broker.example.com", 8080, True),
+        ("BROKER.example.com", 8080, True),
+        ("broker.example.com", 8081, False),
+        ("broker.example.com", 6650, False),
+        ("named.example.com", 8080, True),
+        ("named.example.com", 7000, False),
+        ("b.listed.example.com", 8080, True),
+        ("b.listed.example.com", 9090, True),
+        ("b.listed.example.com", 22, False),
+        ("evil.example.com", 8080, False),
+        ("evil.example.com", 9090, False),
+    ],
+)
+def test_administrators_reach_known_hosts_at_the_ports_of_administrators(
+    host: str, port: int, *, is_allowed: bool
+) -> None:
+    known = targets(hosts=("*.listed.example.com",), ports=(9090,))
+    known.remember(Address("named.example.com", 7000, tls=False))
+    assert known.serves_admins(host, port, {8080}) == is_allowed
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "host:",
+        "host:0",
+        "host:99999",
+        "a:6650,b:6650",
+        "http://host:80",
+        "x" * 300,
+        "a..b:6650",
+        "u@a:6650",
+        "a\0:6650",
+        "[::1:6650",
+        "\u00e9:6650",
+    ],
+)
 def test_what_is_no_address_of_one_broker_is_refused(url: str) -> None:
     with pytest.raises((NotAllowed, ServiceNotReady), match=r"proxy_to_broker_url|does not connect"):
         targets().target(url)
@@ -62,3 +102,5 @@ def test_only_so_many_named_brokers_are_remembered() -> None:
     with pytest.raises(ServiceNotReady):
         known.target("b0:7000")
     known.target("b1:7000")
+    assert [known.serves_admins(host, 80, {80}) for host in ("b0", "b1")] == [False, True]
+    assert known.serves_admins(CLUSTER.host, 80, {80})

@@ -77,6 +77,21 @@ def test_who_was_asked_by_tls_wants_an_address_with_tls() -> None:
     assert lookup.answered(answer(CONNECT, SECOND._replace(tls=True))).address.tls
 
 
+@pytest.mark.parametrize("response", [CONNECT, REDIRECT])
+@pytest.mark.parametrize("tls", [True, False])
+@pytest.mark.parametrize("url", ["pulsar://second:6650", "pulsar+ssl://second:6651"])
+def test_a_lookup_never_leads_from_tls_to_an_address_without(response: int, url: str, *, tls: bool) -> None:
+    lookup = Lookup(TOPIC)
+    lookup.question(FIRST._replace(tls=tls))
+    said = answer(response, SECOND)
+    said.brokerServiceUrl = said.brokerServiceUrlTls = url
+    if tls == url.startswith("pulsar+ssl"):
+        assert lookup.answered(said).address.tls == tls
+    else:
+        with pytest.raises(ProtocolError, match=r"with(out)? TLS"):
+            lookup.answered(said)
+
+
 @pytest.mark.parametrize("text", ["", "http://a", "pulsar://", "pulsar://a:0", "pulsar://a:70000"])
 def test_what_is_no_service_url_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="service URL"):

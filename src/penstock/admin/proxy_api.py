@@ -6,6 +6,7 @@ Where: `proxy_app` gives `build` to the `AdminServer`, whose limits hold here to
 
 from __future__ import annotations
 
+import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
     from starlette.responses import Response
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from penstock.admin.http_memory import HttpMemory
     from penstock.admin.proxy_guard import ProxyGuard
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from penstock.proxy.proxy_stats import ProxyStats
     from penstock.proxy.snapshot import ProxySnapshot, ProxySnapshots
     from penstock.proxy.why import Why
+
+log = logging.getLogger(__name__)
 
 # Headers between two neighbours, and those that this proxy writes itself.
 _NOT_PASSED: Final = frozenset(
@@ -71,6 +74,16 @@ class Inside:
     why: Why
     stats: ProxyStats
     guard: ProxyGuard | None = None
+
+
+class _PassedOn(Streamed):
+    """A broker's response. If it ends too early, so does the caller's: its head has been passed on already."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        except NoResponse as error:
+            log.warning("a response of the cluster is cut off: %s", error)
 
 
 def build(
@@ -123,7 +136,7 @@ def build(
         except BaseException:
             await stack.aclose()
             raise
-        return Streamed(response, stack)
+        return _PassedOn(response, stack)
 
     async def not_found(request: Request, _error: Exception) -> Response:
         return JSONResponse({"reason": _nothing_at(request.url.path, inside)}, HTTPStatus.NOT_FOUND)

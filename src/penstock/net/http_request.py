@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from penstock.core.units import KIB
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
     Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -23,6 +25,12 @@ if TYPE_CHECKING:
 RESPONSE_S: Final = 50.0
 HEAD_BYTES_MAX: Final = 64 * KIB
 PIECE_BYTES: Final = 64 * KIB
+# A final status; what comes before one (1xx) nobody has asked for.
+_STATUS: Final = re.compile(r"HTTP/1\.[01] ([2-5][0-9][0-9])(?: |\Z)")
+_WITHOUT_BODY: Final = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
+_HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([\t\x20-\x7e\x80-\xff]*)\Z")
+_LENGTH: Final = re.compile(r"[0-9]{1,18}\Z")
+_SHOWN_CHARS: Final = 100
 
 
 class Response(NamedTuple):
@@ -73,30 +81,52 @@ async def send(
         try:
             async with asyncio.timeout(RESPONSE_S):
                 await writer.drain()
-                lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-                status = int(lines[0].split()[1])
-        except (OSError, EOFError, asyncio.LimitOverrunError, TimeoutError, IndexError, ValueError) as error:
+                status, pairs = _head(await reader.readuntil(b"\r\n\r\n"))
+        except (OSError, EOFError, asyncio.LimitOverrunError, TimeoutError) as error:
             raise NoResponse(str(error) or f"it did not answer within {RESPONSE_S:g} s") from error
-        pairs = [(name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines[1:-2])]
-        yield Response(status, pairs, _pieces(reader, dict(pairs)))
+        yield Response(status, pairs, _pieces(reader, 0 if status in _WITHOUT_BODY else _length(pairs)))
     finally:
         writer.transport.abort()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
 
 
-async def _pieces(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> AsyncIterator[bytes]:
-    length = headers.get("content-length")
+def _head(head: bytes) -> tuple[int, list[tuple[str, str]]]:
+    """Return status and headers of a response. Raises NoResponse.
+
+    Headers are passed on to callers. A line break or a letter that no header has would begin something else there.
+    """
+    first, *lines = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
+    status = _STATUS.match(first)
+    if status is None:
+        raise NoResponse(f"what it sends is no response of HTTP: {first[:_SHOWN_CHARS]!r}")
+    found = [_HEADER.match(line) for line in lines]
+    if None in found:
+        raise NoResponse(f"its response has a header that cannot be read: {lines[found.index(None)][:_SHOWN_CHARS]!r}")
+    return int(status[1]), [(one[1].lower(), one[2].strip(" \t")) for one in found if one is not None]
+
+
+def _length(headers: Iterable[tuple[str, str]]) -> int | None:
+    """Return the announced size of the body; None: it ends with the connection. Raises NoResponse."""
+    lengths = {value for name, value in headers if name == "content-length"}
+    if any(name == "transfer-encoding" for name, _ in headers):
+        raise NoResponse("its response is chunked, which a request of HTTP/1.0 does not allow")
+    if len(lengths) > 1 or not all(_LENGTH.match(value) for value in lengths):
+        raise NoResponse(f"its response has no size that can be read: {', '.join(lengths)[:_SHOWN_CHARS]!r}")
+    return int(lengths.pop()) if lengths else None
+
+
+async def _pieces(reader: asyncio.StreamReader, length: int | None) -> AsyncIterator[bytes]:
     size = 0
-    while True:
+    while size != length:  # What follows an announced body is nobody's.
         try:
             async with asyncio.timeout(RESPONSE_S):
-                piece = await reader.read(PIECE_BYTES)
+                piece = await reader.read(PIECE_BYTES if length is None else min(PIECE_BYTES, length - size))
         except (OSError, TimeoutError) as error:
             raise NoResponse(str(error) or "it stopped in the middle of its response") from error
         if not piece:
             break
         size += len(piece)
         yield piece
-    if length is not None and size != int(length):
+    if length is not None and size != length:
         raise NoResponse(f"its response ended after {size} of {length} bytes")

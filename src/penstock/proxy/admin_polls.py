@@ -11,7 +11,7 @@ import json
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.core.errors import ServiceNotReady
+from penstock.core.errors import PenstockError
 from penstock.core.units import MIB
 from penstock.net.http_request import NoResponse
 
@@ -61,7 +61,7 @@ class AdminPolls:
         except NoAnswer:
             self.failures += 1
             raise
-        except (NoResponse, ServiceNotReady, OSError, TimeoutError) as error:
+        except (NoResponse, PenstockError, OSError, TimeoutError) as error:
             self.failures += 1
             raise NoAnswer(f"{target}: {str(error) or f'no answer within {ANSWER_S:g} s'}") from error
 

@@ -2,29 +2,45 @@
 """Requests of administrators, and lookups by HTTP, sent on to the cluster behind a proxy.
 
 A broker that does not serve the topic redirects (307): the proxy follows, as administrators may not reach brokers.
+
+Why not anywhere: the request carries credentials, of the proxy or of the caller, and what a broker answers is input.
+A redirect leads only to a configured address, to a broker that lookups have named, or to one that the operator allows
+(`targets`), and never from HTTPS to HTTP. A redirect that is not followed is not shown to the caller, whose own client
+would follow it.
 Where: the routes of the proxy's admin port, on their thread's loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, NamedTuple
-from urllib.parse import urlsplit
 
-from penstock.core.errors import ConfigurationError, ServiceNotReady
-from penstock.net.http_request import HEAD_BYTES_MAX, NoResponse, Response, send
+from penstock.core.errors import ConfigurationError, PenstockError, ServiceNotReady
+from penstock.net.http_request import HEAD_BYTES_MAX, RESPONSE_S, NoResponse, Response, send
+from penstock.proxy.targets import ALLOWED_BY
+from penstock.wire.client.addresses import host_with_port, parse_host_and_port, shortened
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
     from penstock.net.http_request import Streams
+    from penstock.proxy.targets import Targets
+
+log = logging.getLogger(__name__)
 
 REDIRECTS_MAX: Final = 10
-_REDIRECTS: Final = frozenset({HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT, HTTPStatus.FOUND})
+_FOLLOWED: Final = frozenset({HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT, HTTPStatus.FOUND})
 _PORTS: Final = {"http": 80, "https": 443}
+
+
+class BadRedirect(PenstockError):
+    """A broker redirected a request where the proxy does not send it."""
+
+    http_status = 502
 
 
 class WebAddress(NamedTuple):
@@ -35,38 +51,46 @@ class WebAddress(NamedTuple):
     tls: bool
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
+        return f"{'https' if self.tls else 'http'}://{host_with_port(self.host, self.port)}"
 
 
 def parse_web_urls(text: str) -> tuple[WebAddress, ...]:
     """Read `http://host:8080` or `https://a:8443,b:8443`. Raises ConfigurationError."""
     scheme, mark, hosts = text.partition("://")
-    found = []
-    for each in hosts.split(","):
-        try:
-            address = _address(f"{scheme}://{each.strip()}")
-        except ValueError:
-            address = None
-        if not mark or address is None:
-            raise ConfigurationError(f"--upstream-admin {text!r}: want http://host:8080 or https://host:8443")
-        found.append(address)
-    return tuple(found)
+    try:
+        return tuple(_parsed(f"{scheme}{mark}{each.strip()}")[0] for each in hosts.split(","))
+    except ValueError as error:
+        raise ConfigurationError(
+            f"--upstream-admin {text!r}: want http://host:8080 or https://host:8443; {error}"
+        ) from error
 
 
-def _address(url: str) -> WebAddress | None:
-    parts = urlsplit(url)
-    if parts.scheme not in _PORTS or not parts.hostname:
-        return None
-    return WebAddress(parts.hostname, parts.port or _PORTS[parts.scheme], tls=parts.scheme == "https")
+def _parsed(url: str) -> tuple[WebAddress, str]:
+    """Return where a URL leads, and its path with the query. Raises ValueError."""
+    scheme, mark, rest = url.partition("://")
+    if not mark or scheme not in _PORTS:
+        raise ValueError(f"{shortened(url)} begins with neither http:// nor https://")
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise ValueError(f"{shortened(url)} has characters that a URL cannot have")
+    rest = rest.partition("#")[0]
+    start = min((at for mark in "/?" if (at := rest.find(mark)) >= 0), default=len(rest))
+    host, port = parse_host_and_port(rest[:start], _PORTS[scheme])
+    target = rest[start:]
+    return WebAddress(host, port, tls=scheme == "https"), target if target.startswith("/") else f"/{target}"
 
 
 class AdminRequests:
     """Sends requests to the first broker of the cluster that answers."""
 
-    def __init__(self, addresses: tuple[WebAddress, ...], tls: ssl.SSLContext | None) -> None:
-        """Args: addresses: of the cluster; none: nothing is sent on. tls: for those with TLS."""
+    def __init__(self, addresses: tuple[WebAddress, ...], tls: ssl.SSLContext | None, targets: Targets) -> None:
+        """Receive the cluster's addresses (none: nothing is sent on), and what other brokers may be redirected to.
+
+        `tls` is for addresses with TLS.
+        """
         self._addresses = addresses
+        self._ports = frozenset(address.port for address in addresses)
+        self._targets = targets
+        self._misled = ""  # what the log was told last: a broker may redirect all requests
         self.tls = tls  # of later requests
 
     @asynccontextmanager
@@ -77,6 +101,7 @@ class AdminRequests:
 
         Raises:
             ServiceNotReady: no broker answers, or none is known.
+            BadRedirect: a broker redirects the request where it must not go.
         """
         if not self._addresses:
             raise ServiceNotReady("this proxy does not know the admin port of its cluster: see brokerWebServiceURL")
@@ -85,9 +110,13 @@ class AdminRequests:
         for address in self._addresses:
             async with AsyncExitStack() as stack:
                 try:
-                    response = await self._followed(stack, address, method, target, headers, body)
+                    async with asyncio.timeout(RESPONSE_S):
+                        response = await self._followed(stack, address, method, target, headers, body)
                 except NoResponse as error:
                     failure = error
+                    continue
+                except TimeoutError:
+                    failure = NoResponse(f"it did not answer within {RESPONSE_S:g} s, or redirected meanwhile")
                     continue
                 yield response
                 return
@@ -102,23 +131,54 @@ class AdminRequests:
         headers: list[tuple[str, str]],
         body: bytes,
     ) -> Response:
-        """Send, and follow redirects. Raises NoResponse."""
+        """Send, and follow redirects. Raises NoResponse, BadRedirect."""
         for _ in range(REDIRECTS_MAX):
             one = AsyncExitStack()
+            host = host_with_port(address.host, address.port)
             response = await one.enter_async_context(
-                send(self._connect(address), method, target, headers, body, host=f"{address.host}:{address.port}")
+                send(self._connect(address), method, target, headers, body, host=host)
             )
-            location = dict(response.headers).get("location", "")
-            following = _address(location) if response.status in _REDIRECTS else None
-            if following is None:
+            location = _location(response)
+            if location is None:
                 await stack.enter_async_context(one)
                 return response
             await one.aclose()
-            parts = urlsplit(location)
-            address, target = following, parts.path + (f"?{parts.query}" if parts.query else "")
-        raise NoResponse(f"it redirected the request more than {REDIRECTS_MAX} times")
+            try:
+                address, target = self.redirected(address, response.status, location)
+            except ValueError as error:
+                raise self._bad(address, str(error)) from None
+        raise self._bad(address, f"the request was redirected {REDIRECTS_MAX} times")
+
+    def redirected(self, asked: WebAddress, status: int, location: str) -> tuple[WebAddress, str]:
+        """Return where a request is sent next, and its target. Raises ValueError, which says why it must not be."""
+        if status not in _FOLLOWED:
+            raise ValueError(f"it redirects with status {status}, which a proxy does not follow")
+        following, target = _parsed(location)
+        if following.tls != asked.tls:
+            raise ValueError(f"it redirects to {following}, {'without' if asked.tls else 'with'} TLS")
+        known = following in self._addresses
+        if not known and not self._targets.serves_admins(following.host, following.port, self._ports):
+            raise ValueError(
+                f"it redirects to {following}, which is not an address of brokerWebServiceURL; no lookup has named it, "
+                f"and it is not allowed by {ALLOWED_BY}"
+            )
+        return following, target
+
+    def _bad(self, address: WebAddress, why: str) -> BadRedirect:
+        said = f"broker {address} misleads the proxy: {why}"
+        if said != self._misled:
+            self._misled = said
+            log.warning("a request of an administrator is not sent on: %s", said)
+        return BadRedirect(said)
 
     def _connect(self, address: WebAddress) -> Callable[[], Awaitable[Streams]]:
-        return lambda: asyncio.open_connection(
-            address.host, address.port, ssl=self.tls if address.tls else None, limit=HEAD_BYTES_MAX
-        )
+        tls = self.tls if address.tls else None
+        assert (tls is not None) == address.tls, "an address with TLS is never reached without"
+        return lambda: asyncio.open_connection(address.host, address.port, ssl=tls, limit=HEAD_BYTES_MAX)
+
+
+def _location(response: Response) -> str | None:
+    """Return where a response redirects to; None: it does not."""
+    if not HTTPStatus.MULTIPLE_CHOICES <= response.status < HTTPStatus.BAD_REQUEST:
+        return None
+    return next((value for name, value in response.headers if name == "location"), None)

@@ -9,6 +9,7 @@ Where: `session`. A client that is connected to a broker asks that broker, but f
 from __future__ import annotations
 
 import asyncio
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,7 @@ from penstock.wire.client.commands import encode
 from penstock.wire.client.errors import RequestRefused
 from penstock.wire.client.lookup import Lookup, Redirect
 from penstock.wire.codec import BaseCommand
+from penstock.wire.errors import ProtocolError
 from penstock.wire.listings import relayed_head
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from penstock.wire.client.addresses import Address
     from penstock.wire.client.events import Connected
     from penstock.wire.client.frames import Body
+
+log = logging.getLogger(__name__)
 
 # A client waits for 30 s; redirects, connections and answers together take less.
 ANSWER_S: Final = 28.0
@@ -97,6 +101,8 @@ class Lookups:
         except (ConnectionError, OSError) as error:
             self._refuse(body, ServiceNotReady.wire_code, f"the connection to the broker is lost: {error}")
         except PenstockError as error:
+            if isinstance(error, ProtocolError):
+                log.warning("connection %s: %s is not answered: %s", self._session.connection.peer, kind, error)
             if isinstance(error, TooManyRequests | LookupsFull):
                 traffic.turned_away[kind] += 1
             self._refuse(body, error.wire_code, str(error))

@@ -87,7 +87,9 @@ class UpstreamOptions:
         """Return the TLS context for a connection to this broker; None: without TLS."""
         if not address.tls:
             return None
-        return self.tls if identity.own is None else self.own_tls or self.tls
+        found = self.tls if identity.own is None else self.own_tls or self.tls
+        assert found is not None, "an address with TLS is never reached without"
+        return found
 
 
 class LookupsFull(ServiceNotReady):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from penstock.core.errors import PenstockError
-from penstock.wire.client.addresses import Address, parse_service_url
+from penstock.wire.client.addresses import Address, parse_broker_url
 from penstock.wire.codec import CommandLookupTopic, CommandLookupTopicResponse
 from penstock.wire.errors import ProtocolError
 
@@ -73,7 +73,7 @@ class Lookup:
         (asked, _) = next(reversed(self._hops))
         url = answer.brokerServiceUrlTls if asked.tls else answer.brokerServiceUrl
         try:
-            address = parse_service_url(url)[0]
+            address = parse_broker_url(url, tls=asked.tls)
         except ValueError as error:
             kind = "TLS" if asked.tls else "plain"
             raise ProtocolError(f"a lookup's answer without the broker's {kind} address ({error})") from None
