@@ -53,6 +53,20 @@ def test_a_file_is_read_whenever_it_is_needed_and_its_last_content_stays(tmp_pat
     assert own.read() == b"second"
 
 
+def test_a_token_that_would_begin_another_header_is_refused_and_the_last_one_stays(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    for words in ("one\nx-original-principal: admin", "one\r\ntwo", "one\0", "\u00e9"):
+        with pytest.raises(ConfigurationError, match="the token has line breaks"):
+            own_credentials(KEY, "token", json.dumps({"token": words}))
+        file.write_text(words)
+        with pytest.raises(ConfigurationError, match="has line breaks"):
+            own_credentials(KEY, "token", f"file://{file}")
+    file.write_text("one")
+    own = own_credentials(KEY, "token", f"file://{file}")
+    file.write_text("one\ntwo")
+    assert own.http_headers() == [("authorization", "Bearer one")]
+
+
 @pytest.mark.parametrize(
     ("method", "parameters"),
     [("token", ""), ("token", "secret"), ("token", "{secret"), ("token", '["secret"]'), ("basic", "secret")],

@@ -178,6 +178,8 @@ def test_permissions_are_for_a_role_as_it_is_written(to_broker: httpx.Client) ->
     for role in roles:
         to_broker.post(f"{path}/{quote(role, safe='')}", json=["produce"], headers=admin).raise_for_status()
     assert to_broker.get(path, headers=admin).json() == {role: ["produce"] for role in roles}
+    for bad in ("%FF", "a%C3", "%ED%A0%80"):
+        assert to_broker.post(f"{path}/{bad}", json=["produce"], headers=admin).status_code == 400
     for role in roles[1:]:
         to_broker.delete(f"{path}/{quote(role, safe='')}", headers=admin).raise_for_status()
     assert list(to_broker.get(path, headers=admin).json()) == roles[:1]

@@ -178,6 +178,9 @@ class RequestMiddleware:
         if not exempt and self._at_work >= self._requests_max:
             reason = {"reason": f"{self._at_work} requests are at work; try again, or raise maxConcurrentHttpRequests"}
             return JSONResponse(reason, HTTPStatus.SERVICE_UNAVAILABLE, _CLOSE | _AGAIN)
+        if not _is_text(scope["path"]):
+            # Decoded, different bytes would be one replacement character: roles and topics would be one.
+            return JSONResponse({"reason": "the path is not UTF-8, encoded as in URLs"}, HTTPStatus.BAD_REQUEST, _CLOSE)
         return None
 
 
@@ -284,6 +287,14 @@ async def _take(charge: Charge, nbytes: int) -> None:
         await charge.take(nbytes)
     except ServiceNotReady as error:
         raise HTTPException(error.http_status, str(error), headers=_CLOSE | _AGAIN) from error
+
+
+def _is_text(path: str) -> bool:
+    try:
+        unquote(path, errors="strict")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _has_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:

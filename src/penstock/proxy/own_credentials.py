@@ -76,7 +76,7 @@ def own_credentials(key: str, method: str, parameters: str) -> OwnCredentials:
             return OwnCredentials("basic", data=parameters.encode())
     elif parameters.startswith("token:") or "token" in given:
         token = given.get("token") or parameters.removeprefix("token:")
-        return OwnCredentials("token", data=token.strip().encode())
+        return OwnCredentials("token", data=_checked(token.strip().encode(), f"{key}Parameters: the token"))
     elif parameters.startswith("file:") or "file" in given:
         path = (given.get("file") or parameters).removeprefix("file:")
         return OwnCredentials("token", file=Path(path.removeprefix("//")))
@@ -101,4 +101,11 @@ def _content(path: Path) -> bytes:
         raise ConfigurationError(f"the credentials in {path} cannot be read: {error.strerror}") from error
     if len(data) > CREDENTIALS_BYTES_MAX:
         raise ConfigurationError(f"the credentials in {path} have more than {CREDENTIALS_BYTES_MAX} bytes")
-    return data.strip()
+    return _checked(data.strip(), f"the token in {path}")
+
+
+def _checked(token: bytes, which: str) -> bytes:
+    """Return a token that can stand in a header. Raises ConfigurationError: a line break would begin another header."""
+    if not token.isascii() or not token.decode("ascii").isprintable():
+        raise ConfigurationError(f"{which} has line breaks, or other characters than a token has; give one token")
+    return token

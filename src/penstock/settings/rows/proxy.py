@@ -164,8 +164,8 @@ class Proxying:
         "brokerProxyAllowedHostNames",
         names,
         (),
-        "Brokers that clients may ask for, beside those that the cluster's lookups have named: host names, `*` for any "
-        "characters.",
+        "Brokers that clients may ask for, and that requests of administrators may be redirected to, beside those that "
+        "the cluster's lookups have named: host names, `*` for any characters.",
     )
     allowed_networks: tuple[str, ...] = row(
         "brokerProxyAllowedIPAddresses",
