@@ -95,7 +95,9 @@ def test_a_password_that_was_wrong_is_not_remembered_as_right() -> None:
             identify(users, "admin:wrong")
 
 
-@pytest.mark.parametrize("line", ["admin", "admin:", "admin:hunter2", ":$apr1$xyz12345$qRX/glElflL3JeMb2ocXi0"])
+@pytest.mark.parametrize(
+    "line", ["admin", "admin:", "admin:hunter2", " hunter2", ":$apr1$xyz12345$qRX/glElflL3JeMb2ocXi0"]
+)
 def test_a_line_that_htpasswd_did_not_write_is_named_by_its_number_and_not_repeated(line: str) -> None:
     with pytest.raises(ConfigurationError, match="basicAuthConf line 2 is not user:hash") as caught:
         provider(USERS + line)

@@ -80,14 +80,14 @@ def _users(content: bytes) -> dict[str, str]:
         if not line.strip() or line.startswith("#"):
             continue
         user, colon, stored = line.rstrip().partition(":")
-        if user != user.strip():
-            raise ConfigurationError(
-                f"basicAuthConf line {number}: user {user!r} begins or ends with a space; take it out of the file"
-            )
         if not colon or not user or _HASHES.identify(stored) is None:
             raise ConfigurationError(
                 f"basicAuthConf line {number} is not user:hash as htpasswd -m, -B or -s writes it; "
                 f"passwords in clear are not taken"
+            )
+        if user != user.strip():
+            raise ConfigurationError(
+                f"basicAuthConf line {number}: user {user!r} begins or ends with a space; take it out of the file"
             )
         users[user] = stored
     if not users:
