@@ -23,7 +23,7 @@ import pulsar
 
 from benchmarks.process import ask
 from penstock.accounting.records import USAGE
-from penstock.core.names import USAGE_TOPIC
+from penstock.core.system_topics import USAGE_TOPIC
 from penstock.testing.process import BrokerProcess
 
 if TYPE_CHECKING:

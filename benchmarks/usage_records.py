@@ -18,7 +18,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.names import USAGE_TOPIC, TopicName
+from penstock.core.names import TopicName
+from penstock.core.system_topics import USAGE_TOPIC
 from tests.net.harness import running
 
 if TYPE_CHECKING:

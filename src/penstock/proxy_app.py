@@ -17,6 +17,7 @@ from penstock.admin.server import AdminServer
 from penstock.core.errors import ConfigurationError, InvalidTopicName
 from penstock.core.names import TopicName
 from penstock.core.service_urls import Addresses
+from penstock.core.system_topics import PROXY_REPORTS_TOPIC
 from penstock.core.units import NS_PER_MS, NS_PER_S
 from penstock.governance.allocation import Strategy
 from penstock.governance.command_memory import CommandMemory
@@ -79,8 +80,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# The proxies' own topic: on the brokers' they would be taken for brokers.
-USAGE_TOPIC: Final = "non-persistent://pulsar/system/proxy-resource-usage"
 # Signs reports if there is no key: everybody knows it.
 UNSIGNED: Final = "unsigned"
 KEY_BYTES_MAX: Final = 64
@@ -435,7 +434,9 @@ def _share_quotas(
         groups,
         names,
         options=SharingOptions(
-            topic=TopicName.parse(USAGE_TOPIC if set_by_default else settings.resource_usage_publish_topic_name),
+            topic=TopicName.parse(
+                PROXY_REPORTS_TOPIC if set_by_default else settings.resource_usage_publish_topic_name
+            ),
             enabled=settings.resource_usage_publish_to_topic,
             exchange=ExchangeOptions(
                 interval_ns=round(settings.resource_usage_publish_interval_in_secs * NS_PER_S),

@@ -69,7 +69,7 @@ async def several(
         async def dial(number: int) -> AsyncClient:
             if number >= len(harnesses):
                 raise ConnectionRefusedError(f"broker {number} does not serve yet")
-            return await AsyncClient.open("127.0.0.1", harnesses[number].port)
+            return await AsyncClient.open("127.0.0.1", harnesses[number].peer_port)
 
         for number in range(brokers):
             near, far = socket_pair(loop)

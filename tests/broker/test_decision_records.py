@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from penstock.core.names import DECISION_TOPIC, TopicName
+from penstock.core.names import TopicName
+from penstock.core.system_topics import DECISION_TOPIC
 from penstock.governance.adaptive_throttle import Kind, Pressures, ThrottleDecision
 from penstock.records.decisions import _OF_THROTTLE
 from penstock.testing.client import Type, frame

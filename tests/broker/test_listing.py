@@ -14,7 +14,7 @@ from penstock.broker.topics.listing import Filter, Mode, NameIndex, Wanted, gath
 from penstock.broker.topics.listing_blocks import Listing, in_order
 from penstock.broker.topics.patterns import Pattern, PatternNotServed
 from penstock.core.errors import InvalidTopicName
-from penstock.core.names import is_system_topic, parent_text
+from penstock.core.names import parent_text
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -57,19 +57,11 @@ async def test_the_mode_chooses_the_domains() -> None:
     assert await listed(index, mode=Mode.ALL) == ["non-persistent://acme/sales/ticks", ORDERS]
 
 
-async def test_pulsars_own_topics_are_hidden_unless_asked_for() -> None:
-    own = "persistent://acme/sales/__change_events-partition-0"
-    index = NameIndex([own, ORDERS])
-    assert await listed(index) == [ORDERS]
-    assert await listed(index, system=True) == [own, ORDERS]
-
-
-async def test_pulsars_own_topics_are_hidden_in_pulsars_own_namespace() -> None:
-    assign, mine = (
-        "persistent://pulsar/system/transaction_coordinator_assign-partition-0",
-        "persistent://pulsar/system/t",
-    )
-    assert await listed(NameIndex([assign, mine]), "pulsar/system") == [mine]
+async def test_system_topics_are_hidden_unless_asked_for() -> None:
+    mine, records = "persistent://pulsar/system/t", "persistent://pulsar/system/usage-partition-0"
+    index = NameIndex([records, mine])
+    assert await listed(index, "pulsar/system") == [mine]
+    assert await listed(index, "pulsar/system", system=True) == [mine, records]
 
 
 async def test_a_long_list_is_the_list_of_the_moment_it_was_asked_for() -> None:
@@ -89,8 +81,9 @@ async def test_a_long_list_is_the_list_of_the_moment_it_was_asked_for() -> None:
         (Wanted(NAMESPACE), "non-persistent://acme/sales/orders", False),
         (Wanted(NAMESPACE, Mode.ALL), "non-persistent://acme/sales/orders", True),
         (Wanted(NAMESPACE, Mode.NON_PERSISTENT), ORDERS, False),
-        (Wanted(NAMESPACE), "persistent://acme/sales/__change_events", False),
-        (Wanted(NAMESPACE, system=True), "persistent://acme/sales/__change_events", True),
+        (Wanted(NAMESPACE), "persistent://acme/sales/__change_events", True),
+        (Wanted("pulsar/system"), "persistent://pulsar/system/usage-partition-0", False),
+        (Wanted("pulsar/system", system=True), "persistent://pulsar/system/usage-partition-0", True),
         (Wanted(NAMESPACE, pattern="acme/sales/o.*"), ORDERS, True),
         (Wanted(NAMESPACE, pattern="acme/sales/p.*"), ORDERS, False),
     ],
@@ -169,26 +162,6 @@ def test_a_pattern_made_to_backtrack_takes_no_longer_than_any_other() -> None:
 
 
 # -- names as text ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "wanted"),
-    [
-        ("persistent://a/b/__change_events", True),
-        ("persistent://a/b/__change_events-partition-2", True),
-        ("persistent://a/b/__transaction_buffer_snapshot", True),
-        ("persistent://a/b/__transaction_buffer_snapshot_segments", True),
-        ("persistent://a/b/__transaction_buffer_snapshot_indexes", True),
-        ("persistent://a/b/t-s__transaction_pending_ack", True),
-        ("persistent://pulsar/system/transaction_coordinator_assign-partition-3", True),
-        ("persistent://pulsar/system/__transaction_log_7", True),
-        ("persistent://a/b/my__change_events", False),
-        ("persistent://a/b/orders", False),
-        ("persistent://a/b/__mine", False),
-    ],
-)
-def test_pulsars_own_topics_are_known_by_their_names(name: str, *, wanted: bool) -> None:
-    assert is_system_topic(name) is wanted
 
 
 @pytest.mark.parametrize(

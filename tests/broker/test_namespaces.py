@@ -22,7 +22,7 @@ from penstock.core.errors import (
 from penstock.core.names import NamespaceName, TopicName
 from penstock.testing.client import Type
 from tests.broker.listed import list_topics
-from tests.net.harness import Client, Harness, running, turns
+from tests.net.harness import Client, Harness, running, turns, until
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -250,12 +250,11 @@ async def test_a_tenant_and_a_namespace_in_it_are_not_deleted_and_made_at_the_sa
     assert str(SALES) not in broker.catalog.namespaces()
 
 
-async def test_pulsars_own_topics_do_not_keep_a_namespace(harness: Harness) -> None:
-    broker = harness.broker
-    await make_sales(broker)
-    await administration(broker).topics.create(TopicName.parse("acme/sales/__change_events"))
-    await administration(broker).namespaces.delete(SALES)
-    assert not broker.catalog.topics()
+async def test_system_topics_do_not_keep_a_namespace(tmp_path: Path) -> None:
+    async with running(tmp_path, usage_records_enabled=True) as harness:
+        broker = harness.broker
+        await until(broker.catalog.topics)
+        await administration(broker).namespaces.delete(NamespaceName.parse("pulsar/system"))
 
 
 async def test_an_unloaded_namespace_loads_its_topics_anew(harness: Harness) -> None:

@@ -20,15 +20,17 @@ from penstock.core.names import NamespaceName, TopicName
 from penstock.core.units import NS_PER_S
 from penstock.core.usage_report import Covered, UsageReport
 from penstock.net.client import AsyncClient
-from penstock.testing.client import Type
+from penstock.testing.client import Type, frame
 from penstock.wire.client.consumer import Consumer
 from penstock.wire.client.events import Message
 from penstock.wire.client.producer import Producer
 from penstock.wire.codec import CommandSubscribe
+from penstock.wire.pulsar_pb2 import ServerError
 from penstock.wire.usage_reports import encode
 from tests.broker.cluster import KEY, several
 from tests.broker.governed import configure
 from tests.net.harness import Client, until
+from tests.net.harness import topic_of as topic_of_harness
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -98,9 +100,9 @@ def topic_of(number: int) -> str:
 
 @asynccontextmanager
 async def reporter(cluster: Cluster) -> AsyncIterator[tuple[AsyncClient, Producer]]:
-    """A client that may publish to the usage topic."""
+    """A process that connects as brokers do, and publishes what it likes."""
     owner = cluster.harnesses[0].broker.placement.owner(TopicName.parse(USAGE))
-    async with await AsyncClient.open("127.0.0.1", cluster.harnesses[owner].port) as client:
+    async with await AsyncClient.open("127.0.0.1", cluster.harnesses[owner].peer_port) as client:
         producer = Producer(0, USAGE)
         await client.open_producer(producer)
         yield client, producer
@@ -210,18 +212,27 @@ async def test_reports_go_on_after_the_connection_was_lost(two: Cluster) -> None
     await until(lambda: two.sharing(0).received > received)
 
 
-async def test_a_client_that_publishes_to_the_topic_is_ignored_and_counted(two: Cluster) -> None:
+async def test_no_client_publishes_to_the_topic(two: Cluster) -> None:
+    await two.share_quota()
+    owner = two.harnesses[0].broker.placement.owner(TopicName.parse(USAGE))
+    client = await Client.connected(two.harnesses[owner].port)
+    error = (await client.request(Type.PRODUCER, Type.ERROR, topic=USAGE, producer_id=0)).error
+    assert error.error == ServerError.NotAllowedError
+    assert error.message == f"{USAGE} is a topic of the brokers: only they publish to it"
+
+
+async def test_a_report_that_is_not_signed_is_ignored_and_counted(two: Cluster) -> None:
     await two.share_quota()
     shares = [two.share(number) for number in (0, 1)]
     owner = two.harnesses[0].broker.placement.owner(TopicName.parse(USAGE))
-    client = await Client.connected(two.harnesses[owner].port)
+    client = await Client.connected(two.harnesses[owner].peer_port)
     await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=USAGE, producer_id=0)
     client.publish(b"", b"forged", bytes(100_000))
     await until(lambda: two.sharing(0).refused["forged"] == 3)
     assert [two.share(number) for number in (0, 1)] == shares
 
 
-async def test_a_report_that_a_client_repeats_is_ignored_and_counted(two: Cluster) -> None:
+async def test_a_report_that_is_repeated_is_ignored_and_counted(two: Cluster) -> None:
     await two.share_quota()
     async with reporter(two) as (client, producer):
         body = CommandSubscribe(
@@ -346,6 +357,64 @@ async def test_the_topic_needs_no_automatic_creation_of_topics(two: Cluster) -> 
     await two.groups.put("group", {"publishRateInMsgs": QUOTA})
     await two.groups.attach_namespace(NAMESPACE, "group")
     await until(lambda: all(two.sharing(number).connected for number in (0, 1)))
+
+
+async def test_no_limit_of_others_concerns_the_reports(two: Cluster) -> None:
+    """Neither the rates, quotas and bounds of the namespace, nor those of the brokers, and nothing is throttled."""
+    await two.share_quota()
+    await two.groups.put("tiny", {"publishRateInMsgs": 1, "dispatchRateInMsgs": 1})
+    await two.groups.attach_tenant("pulsar", "tiny")
+    rate = {"publishThrottlingRateInMsg": 1, "publishThrottlingRateInByte": 1}
+    await two.harnesses[0].broker.policies.set_namespace("pulsar/system", "publishRate", rate)
+    for harness in two.harnesses:
+        configure(
+            harness, max_producers_per_topic=1, max_consumers_per_topic=1, max_same_address_producers_per_topic=1,
+            max_same_address_consumers_per_topic=1, dispatch_throttling_rate_in_msg=1,
+            broker_publisher_throttling_max_message_rate=1, broker_publisher_throttling_max_byte_rate=1,
+        )  # fmt: skip
+        for connection in harness.connections.all():
+            connection.close("the test closes it")
+    await until(lambda: any(two.sharing(number).failures for number in (0, 1)))
+    await until(lambda: all(two.sharing(number).connected for number in (0, 1)))
+    await two.offer(1, 2_000)
+    before = [(two.sharing(number).sent, two.sharing(number).received) for number in (0, 1)]
+    await asyncio.sleep(60)
+    for number in (0, 1):
+        sent, received = before[number]
+        assert two.sharing(number).connected
+        assert two.sharing(number).sent - sent >= 60
+        assert two.sharing(number).received - received >= 59
+
+
+async def test_a_client_that_reads_the_reports_pays_for_it(two: Cluster) -> None:
+    await two.groups.put("tiny", {"dispatchRateInMsgs": 1})
+    await two.groups.attach_tenant("pulsar", "tiny")
+    await two.share_quota()
+    owner = two.harnesses[0].broker.placement.owner(TopicName.parse(USAGE))
+    harness = two.harnesses[owner]
+    client = await Client.connected(harness.port)
+    for number in range(10):
+        await client.request(
+            Type.SUBSCRIBE, Type.SUCCESS, topic=USAGE, subscription=f"s-{number}", consumer_id=number, subType=1
+        )
+        client.write(frame(Type.FLOW, consumer_id=number, messagePermits=1_000))
+    await asyncio.sleep(60)
+    topic = topic_of_harness(harness, USAGE)
+    assert sum(topic.subscriptions[f"s-{number}"].messages_out for number in range(10)) <= 62
+    assert topic.messages_in >= 120
+
+
+async def test_the_reports_may_have_a_topic_of_another_name(tmp_path: Path) -> None:
+    other = "non-persistent://pulsar/reports/r"
+    async with several(tmp_path, 2, resource_usage_publish_topic_name=other) as harnesses:
+        cluster = Cluster(harnesses)
+        await cluster.share_quota()
+        owner = harnesses[0].broker.placement.owner(TopicName.parse(other))
+        topic = topic_of_harness(harnesses[owner], other)
+        assert topic.system
+        client = await Client.connected(harnesses[owner].port)
+        error = (await client.request(Type.PRODUCER, Type.ERROR, topic=other, producer_id=0)).error
+        assert error.error == ServerError.NotAllowedError
 
 
 async def test_every_broker_explains_what_slows_a_namespace_on_all(two: Cluster) -> None:

@@ -289,13 +289,6 @@ async def test_a_rate_of_the_namespace_holds_for_each_of_its_topics_unless_they_
     assert [_own_rate(topic_of(harness, OTHER))] == [7]
 
 
-async def test_topics_that_pulsar_keeps_for_itself_are_exempt(harness: Harness) -> None:
-    system = "persistent://public/default/__change_events"
-    await harness.broker.policies.set_namespace("public/default", "publishRate", publish_rate(5))
-    await Client.producing(harness.port, topic=system)
-    assert topic_of(harness, system).publish_lines == ()
-
-
 async def test_topics_that_are_not_persistent_are_limited_too(harness: Harness) -> None:
     name = "non-persistent://public/default/n"
     await harness.broker.policies.set_namespace("public/default", "publishRate", publish_rate(nbytes=10))

@@ -174,7 +174,7 @@ async def test_a_twin_that_is_kept_out_does_not_push_the_first_one_aside(two: Re
     assert "the name is taken" in two.harnesses[1].broker.health.problems
 
 
-async def test_a_client_that_repeats_reports_keeps_no_broker_that_is_gone(two: RegisteredCluster) -> None:
+async def test_reports_that_are_repeated_keep_no_broker_that_is_gone(two: RegisteredCluster) -> None:
     await two.share_quota()
     async with reporter(two) as (client, producer):
         body = CommandSubscribe(

@@ -502,24 +502,6 @@ async def test_s15_a_quota_above_two_to_the_24th_is_enforced_exactly(harness: Ha
     assert limiter.left(now_ns + 1_000 * NS_PER_S - 50 * NS_PER_MS)[1] == 0
 
 
-async def test_replication_traffic_is_exempt(harness: Harness) -> None:
-    await put(harness, publishRateInMsgs=1)
-    await attach(harness)
-    client = await Client.connected(harness.port)
-    await add_producer(client, 0, TOPIC, producer_name="pulsar.repl.far")
-    client.publish(*[b""] * 1_000)
-    await client.receipts(1_000)
-    assert group_of(harness).limiter.publish.messages_passed == 0
-
-
-async def test_topics_that_pulsar_keeps_for_itself_are_exempt(harness: Harness) -> None:
-    await put(harness, publishRateInMsgs=1)
-    await attach(harness)
-    client = await Client.producing(harness.port, topic="persistent://public/default/__change_events")
-    client.publish(*[b""] * 100)
-    await client.receipts(100)
-
-
 @pytest.mark.parametrize("topic", ["non-persistent://public/default/t", "persistent://public/default/p-partition-0"])
 async def test_non_persistent_topics_and_partitions_are_limited(harness: Harness, topic: str) -> None:
     if "-partition-" in topic:

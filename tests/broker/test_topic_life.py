@@ -712,7 +712,7 @@ async def test_a_topic_goes_by_default_once_its_last_subscription_has_acknowledg
 
 async def test_a_topic_stays_while_retention_says_so_or_nothing_is_to_be_deleted(harness: Harness) -> None:
     broker = harness.broker
-    for name in ("kept", "off", "__change_events", "non-persistent://public/default/n"):
+    for name in ("kept", "off", "non-persistent://public/default/n"):
         await broker.topics.get_or_create(TopicName.parse(name), create=True)
     await broker.policies.set_topic(
         "persistent://public/default/kept", "retention", {"retentionTimeInMinutes": 10, "retentionSizeInMB": -1}
@@ -728,9 +728,9 @@ async def test_a_topic_stays_while_retention_says_so_or_nothing_is_to_be_deleted
     )
     await unused_for(harness, 60)
     left = {topic.name.local for topic in broker.topics.loaded()}
-    assert left == {"kept", "off", "__change_events"}
+    assert left == {"kept", "off"}
     await unused_for(harness, 600, start_s=2 * 10**6)
-    assert {topic.name.local for topic in broker.topics.loaded()} == {"off", "__change_events"}
+    assert {topic.name.local for topic in broker.topics.loaded()} == {"off"}
 
 
 async def test_a_topic_that_is_loaded_to_be_looked_at_was_not_unused_since_the_beginning_of_time(

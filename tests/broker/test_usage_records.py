@@ -10,7 +10,8 @@ import pytest
 
 from penstock.broker.records import usage as usage_module
 from penstock.core.errors import StorageReadOnly
-from penstock.core.names import USAGE_TOPIC, TopicName
+from penstock.core.names import TopicName
+from penstock.core.system_topics import USAGE_TOPIC
 from penstock.core.units import KIB
 from penstock.storage.schema import USAGE_COUNTS
 from penstock.testing.client import Type, entry, frame

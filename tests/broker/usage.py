@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import fastavro
 
 from penstock.accounting.records import DECISION, USAGE
-from penstock.core.names import DECISION_TOPIC, USAGE_TOPIC, TopicName
+from penstock.core.names import TopicName
+from penstock.core.system_topics import DECISION_TOPIC, USAGE_TOPIC
 from penstock.wire import batches, metadata
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import fastavro
 
 from penstock.accounting.records import USAGE
-from penstock.core.names import USAGE_TOPIC
+from penstock.core.system_topics import USAGE_TOPIC
 from penstock.testing.client import RawClient, Type, frame, send
 from penstock.testing.process import BrokerProcess
 from penstock.wire import batches, metadata

@@ -14,7 +14,7 @@ import pytest
 from pulsar.schema import AvroSchema
 
 from penstock.accounting.records import DECISION, USAGE
-from penstock.core.names import DECISION_TOPIC, USAGE_TOPIC
+from penstock.core.system_topics import DECISION_TOPIC, USAGE_TOPIC
 from penstock.testing.serving import serving
 
 if TYPE_CHECKING:

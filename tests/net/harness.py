@@ -140,6 +140,7 @@ class Harness:
     disk: Disk | VirtualDisk
     port: int
     tls_port: int
+    peer_port: int  # for the other brokers
 
     @property
     def used(self) -> int:
@@ -305,8 +306,8 @@ def start_broker(
     stack.push_async_callback(broker.stop)
     stack.callback(disk.release)
     ports: list[int] = []
-    open_session = commands(broker).open_session
-    for context in (None, tls):
+    for_clients, for_brokers = (commands(broker, for_peers=each).open_session for each in (False, True))
+    for context, open_session in ((None, for_clients), (tls, for_clients), (None, for_brokers)):
         listener = Listener(connections, listen_for_clients("127.0.0.1", 0, new_socket), tls=context)
         stack.callback(listener.close)
         listener.start(open_session)

@@ -11,7 +11,7 @@ import pytest
 from pulsar.schema import AvroSchema
 
 from penstock.accounting.records import USAGE
-from penstock.core.names import USAGE_TOPIC
+from penstock.core.system_topics import USAGE_TOPIC
 from tests.processes.cluster import Cluster
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from penstock.authentication.authenticator import Authenticator
 from penstock.authentication.options import ProviderOptions
 from penstock.broker.access.rules import AccessRules
-from penstock.core.names import DECISION_TOPIC, USAGE_TOPIC
+from penstock.core.system_topics import DECISION_TOPIC, USAGE_TOPIC
 from penstock.testing.client import Type, frame
 from penstock.testing.tokens import SECRET, data_url
 from tests.broker.usage import ON

@@ -20,7 +20,7 @@ from penstock.accounting.closing import ABSENT_AFTER_MS
 from penstock.accounting.differences import COUNTERS, MINUTE_MS
 from penstock.accounting.records import RECORD_VERSION
 from penstock.accounting.records import USAGE as USAGE_CODEC
-from penstock.core.names import USAGE_TOPIC
+from penstock.core.system_topics import USAGE_TOPIC
 from penstock.spark.accounting.batch_state import BatchState
 from penstock.spark.accounting.batches import USAGE, Batches
 from penstock.spark.accounting.differing import FIELDS, RATES, SERIES_SCHEMA

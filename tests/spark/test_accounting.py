@@ -13,7 +13,7 @@ import pyspark
 import pytest
 
 from penstock.cli.main import build_parser, main
-from penstock.core.names import USAGE_TOPIC
+from penstock.core.system_topics import USAGE_TOPIC
 from penstock.spark import session
 from penstock.spark.accounting.batches import USAGE
 from penstock.spark.accounting.stream import Accounting, Source

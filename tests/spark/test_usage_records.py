@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as of
 
-from penstock.core.names import USAGE_TOPIC
+from penstock.core.system_topics import USAGE_TOPIC
 from penstock.testing.broker import serving
 from tests.spark.topics import stored
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import NotAllowed, PenstockError
-from penstock.core.names import is_system_topic
+from penstock.core.system_topics import is_system_topic
 from penstock.storage.catalog import Catalog
 from penstock.storage.directory import open_data_directory
 from penstock.storage.files import OsFiles

@@ -7,7 +7,7 @@ readers read by it, and `docs/reference/records.md` is generated from it.
 A record is identified by (broker, epoch, sequence): a reader that gets one twice drops one. Fields are only ever added,
 at the end and with a default, so readers of any version read records of any other. `version` is raised with each.
 
-Where: `penstock.broker.records` writes them to `core.names.USAGE_TOPIC` and `DECISION_TOPIC`.
+Where: `penstock.broker.records` writes them to `core.system_topics.USAGE_TOPIC` and `DECISION_TOPIC`.
 """
 
 from __future__ import annotations

@@ -354,6 +354,7 @@ class Broker:
             tail_cache=self.tail_cache,
             dispatch=self.dispatch_services,
             policies_of=self.policies.of_topic,
+            reports_topic=limits.now.resource_usage_publish_topic_name,
             message_bytes_max=limits.now.message_bytes_max,
         )
         loader = TopicLoader(

@@ -22,6 +22,7 @@ from penstock.core.setting import (
     topic,
     whole,
 )
+from penstock.core.system_topics import REPORTS_TOPIC
 from penstock.core.units import MIB
 
 
@@ -317,8 +318,9 @@ class SharingLimits:
     resource_usage_publish_topic_name: str = row(
         "resourceUsagePublishTopicName",
         topic,
-        "non-persistent://pulsar/system/resource-usage",
-        "The topic on which brokers report what their resource groups use. Its tenant and namespace are created.",
+        REPORTS_TOPIC,
+        "The topic on which brokers report what their resource groups use. Its tenant and namespace are created. Only "
+        "brokers publish to it.",
     )
     resource_usage_publish_interval_in_secs: float = dynamic(
         "resourceUsagePublishIntervalInSecs",

@@ -31,29 +31,6 @@ _PARTITION_INDEX_MAX: Final = 2**31 - 1  # partition ids travel as int32
 # only compaction moves it: what is before it may go when all others have acknowledged it.
 COMPACTION_SUBSCRIPTION: Final = "__compaction"
 
-# Topics that Pulsar keeps for itself: hidden from listings, and exempt from most limits.
-_SYSTEM_LOCALS: Final = frozenset(
-    (
-        "__change_events",
-        "__transaction_buffer_snapshot",
-        "__transaction_buffer_snapshot_segments",
-        "__transaction_buffer_snapshot_indexes",
-    )
-)
-_SYSTEM_STARTS: Final = (
-    "persistent://pulsar/system/transaction_coordinator_assign",
-    "persistent://pulsar/system/__transaction_log_",
-    "non-persistent://pulsar/system/",
-)
-_SYSTEM_END: Final = "__transaction_pending_ack"
-
-# What brokers record about usage, and about decisions of limiters. They alone write there.
-USAGE_TOPIC: Final = "persistent://pulsar/system/usage"
-DECISION_TOPIC: Final = "persistent://pulsar/system/governance"
-_RECORD_TOPICS: Final = frozenset((USAGE_TOPIC, DECISION_TOPIC))
-# Before names are looked at closely: most are of other namespaces.
-_MAYBE_SYSTEM: Final = ("persistent://pulsar/system/", "non-persistent://pulsar/system/")
-
 
 def parent_text(topic: str) -> str:
     """Return a topic's full name without the suffix of its partition.
@@ -64,24 +41,6 @@ def parent_text(topic: str) -> str:
         return topic
     match = _PARTITION_SUFFIX.search(topic)
     return topic if match is None or int(match[1]) > _PARTITION_INDEX_MAX else topic[: match.start()]
-
-
-def is_system_topic(topic: str) -> bool:
-    """Return whether a full name is that of a system topic of Pulsar or penstock."""
-    if "__" not in topic and not topic.startswith(_MAYBE_SYSTEM):
-        return False
-    parent = parent_text(topic)
-    return (
-        parent.endswith(_SYSTEM_END)
-        or parent in _RECORD_TOPICS
-        or parent.startswith(_SYSTEM_STARTS)
-        or parent[parent.rfind("/") + 1 :] in _SYSTEM_LOCALS
-    )
-
-
-def is_record_topic(topic: str) -> bool:
-    """Return whether a full name is that of a topic, or a partition, that brokers write their records to."""
-    return topic.startswith(_MAYBE_SYSTEM) and parent_text(topic) in _RECORD_TOPICS
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -18,7 +18,6 @@ import logging
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from penstock.core.names import is_system_topic
 from penstock.core.units import NS_PER_MS, NS_PER_S
 from penstock.governance.adaptive_controller import GROUP, ThrottleController
 from penstock.governance.adaptive_throttle import Seen, Throttle, ThrottleOptions, Watermarks
@@ -209,14 +208,14 @@ class AdaptiveThrottling(Generic[TopicT]):
 
     def lines(self, topic: TopicT) -> tuple[AdaptivePublish, ...]:
         """See `Throttles`."""
-        payer = self._payers.get(payer_of(topic)) if self._limited_payers and not is_system_topic(topic.text) else None
+        payer = self._payers.get(payer_of(topic)) if self._limited_payers and not topic.system else None
         found = (one.limiter for one in (payer, topic.adaptive) if one is not None)
         topic.throttle_lines = tuple(line for line in found if line is not None)
         return topic.throttle_lines
 
     def forget_topic(self, topic: TopicT) -> None:
         """See `Throttles`. Its own debt and rates go with it; its payer keeps those of the payer."""
-        if topic.messages_in != topic.counted.messages and not is_system_topic(topic.text):
+        if topic.messages_in != topic.counted.messages and not topic.system:
             self._count(topic, self._clock.monotonic_ns())
         topic.throttle_lines = ()
         adaptive, topic.adaptive = topic.adaptive, None
@@ -312,7 +311,7 @@ class AdaptiveThrottling(Generic[TopicT]):
 
     def _visit_topic(self, topic: TopicT, now_ns: int) -> None:
         published = topic.messages_in != topic.counted.messages
-        if not (published or topic.adaptive is not None) or topic.closed or is_system_topic(topic.text):
+        if not (published or topic.adaptive is not None) or topic.closed or topic.system:
             return
         payer = self._count(topic, now_ns)
         adaptive = topic.adaptive

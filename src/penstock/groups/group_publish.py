@@ -29,14 +29,6 @@ if TYPE_CHECKING:
     from penstock.governance.resource_group import ClassLimiter
 
 
-class Charged(Protocol):
-    """A producer whose SENDs were accepted."""
-
-    @property
-    def replicates(self) -> bool:
-        """Whether it sends what another cluster replicates."""
-
-
 class Waiter(Protocol):
     """A producer with held SENDs, or one that only waits to be read again."""
 
@@ -82,10 +74,9 @@ class GroupPublish:
 
     # -- as a limiter of a topic
 
-    def accepted(self, producer: Charged, messages: int, nbytes: int) -> None:
-        """Charge an accepted run; replication traffic is exempt."""
-        if not producer.replicates:
-            self.limiter.charge(messages, nbytes, self._clock.monotonic_ns())
+    def accepted(self, messages: int, nbytes: int) -> None:
+        """Charge an accepted run."""
+        self.limiter.charge(messages, nbytes, self._clock.monotonic_ns())
 
     def short_of(self, now_ns: int) -> str | None:
         """Which limit is in debt, "msg" or "bytes"; None if neither is."""

@@ -224,9 +224,7 @@ class HeldSends:
 
     def _limited(self, producer_id: int) -> LimitedProducer | None:
         producer = self.session.producers.get(producer_id)
-        if producer is None or not producer.topic.publish_lines or producer.replicates:
-            return None
-        return producer
+        return producer if producer is not None and producer.topic.publish_lines else None
 
     def _rows_that_wait(self, run: PublishRun, limited: dict[int, LimitedProducer]) -> dict[int, list[int]]:
         """The rows that must wait, by producer: those after the balance of a group is used up."""

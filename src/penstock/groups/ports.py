@@ -39,8 +39,6 @@ class LimitedProducer(Protocol):
     @property
     def topic(self) -> LimitedTopic: ...
     @property
-    def replicates(self) -> bool: ...  # whether it sends what another cluster replicates, which is exempt
-    @property
     def messages_in(self) -> int: ...  # charged so far
     @property
     def bytes_in(self) -> int: ...
@@ -67,6 +65,8 @@ class ThrottledTopic(Protocol):
     def name(self) -> TopicName: ...
     @property
     def text(self) -> str: ...  # the full name
+    @property
+    def system(self) -> bool: ...  # whether only brokers publish to it: it is not throttled
     @property
     def messages_in(self) -> int: ...
     @property

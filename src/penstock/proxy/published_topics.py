@@ -8,7 +8,7 @@ Where: the proxy has one if adaptive throttling is enabled; `relayed_sends` adds
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.core.errors import ServiceNotReady
 from penstock.core.units import NS_PER_S
@@ -52,6 +52,9 @@ class PublishedTopic:
         "throttle_lines",
         "waiting",
     )
+
+    # Brokers publish to each other directly. To a proxy all topics are those of clients.
+    system: ClassVar[bool] = False
 
     def __init__(self, name: TopicName, text: str, charged_bytes: int, of: PublishedTopics) -> None:
         self._of = of

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import ServiceNotReady
 from penstock.core.names import TopicName
@@ -79,9 +79,6 @@ class RelayedProducer:
     """A producer of a client, as far as the proxy must know it."""
 
     __slots__ = ("bytes_in", "charged_bytes", "messages_in", "producer_id", "topic")
-
-    # Replicators connect to brokers, not to proxies. A name of theirs proves nothing.
-    replicates: ClassVar[bool] = False
 
     def __init__(self, producer_id: int, topic: RelayedTopic, charged_bytes: int) -> None:
         self.producer_id = producer_id
@@ -264,4 +261,4 @@ class RelayedSends:
             producer.topic.all_producers.messages_in += messages
             producer.topic.all_producers.bytes_in += nbytes
         for line in producer.topic.publish_lines:
-            line.accepted(producer, messages, nbytes)
+            line.accepted(messages, nbytes)

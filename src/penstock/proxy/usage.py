@@ -20,7 +20,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.accounting.totals import NOTHING, Totals
-from penstock.core.names import is_record_topic
+from penstock.core.system_topics import is_record_topic
 from penstock.core.units import MIB
 
 if TYPE_CHECKING:

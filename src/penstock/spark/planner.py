@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.names import NamespaceName, TopicName, is_system_topic, parent_text
+from penstock.core.names import NamespaceName, TopicName, parent_text
 from penstock.net.clock import SystemClock
 from penstock.spark.budgets import spend, spend_on_oldest
 from penstock.spark.client.cluster import Cluster
@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 
 # What fewer entries hold is guessed: they make no task by themselves, whatever it is.
 SAMPLED_ENTRIES_MIN: Final = 50
+# Topics that Apache Pulsar keeps for itself in every namespace. Older versions list them with the others.
+_PULSARS_OWN: Final = re.compile(
+    r".*/(__change_events|__transaction_buffer_snapshot(_segments|_indexes)?|[^/]*__transaction_pending_ack)"
+    r"|persistent://pulsar/system/(transaction_coordinator_assign|__transaction_log_).*"
+)
 
 
 class Planner:
@@ -98,7 +103,7 @@ class Planner:
         return [
             topic
             for topic in self.cluster.topics(str(NamespaceName(tenant, namespace)))
-            if wanted.fullmatch(parent_text(topic).removeprefix(prefix)) and not is_system_topic(topic)
+            if wanted.fullmatch(parent_text(topic).removeprefix(prefix)) and not _is_kept_by_pulsar(topic)
         ]
 
     def _resolved(self, place: Place | MessageId, topic: str, ends: Offsets) -> MessageId:
@@ -181,3 +186,8 @@ class Planner:
 
 def _mentions_latest(place: Place) -> bool:
     return place == LATEST or (isinstance(place, dict) and LATEST in place.values())
+
+
+def _is_kept_by_pulsar(topic: str) -> bool:
+    """Whether a pattern leaves out a topic because of its name; with its name it can be read."""
+    return _PULSARS_OWN.fullmatch(parent_text(topic)) is not None

@@ -16,7 +16,8 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.errors import NotAllowed
-from penstock.core.names import is_system_topic, parent_text
+from penstock.core.names import parent_text
+from penstock.core.system_topics import is_system_topic
 from penstock.storage.shared_view import PARTITIONED, TOPICS
 
 if TYPE_CHECKING:

@@ -38,6 +38,7 @@ class Access:
     """Allows every action, without authentication."""
 
     enabled = False  # whether clients must authenticate
+    of_brokers = False  # whether its clients are the other brokers of this cluster
 
     def require(
         self,

@@ -25,6 +25,8 @@ _ACTIONS: Final = frozenset({Action.PRODUCE, Action.CONSUME})
 class ReportsOnly(Access):
     """Allows to use one topic. Nobody authenticates: the connection itself proves that a broker is there."""
 
+    of_brokers = True
+
     def __init__(self, usage_topic: Callable[[], str]) -> None:
         """Args: usage_topic: returns its full name."""
         self._usage_topic = usage_topic

@@ -18,7 +18,8 @@ from penstock.broker.policies.group_quotas import OF_NAMESPACE, RESOURCE_GROUP
 from penstock.broker.topics.namespace_resources import bundles
 from penstock.broker.topics.partitions import in_turns
 from penstock.core.errors import AlreadyExists, NamespaceNotFound, NotAllowed, NotFound, PreconditionFailed
-from penstock.core.names import TopicName, is_system_topic
+from penstock.core.names import TopicName
+from penstock.core.system_topics import is_system_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -100,11 +100,13 @@ class SubscriptionAdmin:
         batch_index: int = -1,
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a durable subscription that starts at a position. Raises AlreadyExists.
+        """Create a durable subscription that starts at a position. Raises AlreadyExists, NotAllowed.
 
         The topic is created if it does not exist and policies allow it.
         """
         _check_stored(name, "Creating a subscription")
+        if subscription == COMPACTION_SUBSCRIPTION:  # Its backlog is not limited, and it keeps all messages.
+            raise NotAllowed(f"subscription {subscription} is made by compaction only")
         if not self._partitions.count(name):
             # One that exists may be a partition that another broker has just added, and not announced yet.
             if self._topics.exists(name):

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.broker.elsewhere import of_topic
 from penstock.broker.topics.partitioned import KIND
 from penstock.core.errors import AlreadyExists, NotAllowed, TopicNotFound
-from penstock.core.names import is_system_topic
 from penstock.core.position import Position
+from penstock.core.system_topics import is_system_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -65,6 +65,7 @@ class TopicAdmin:
 
     async def create(self, name: TopicName, properties: Mapping[str, str] | None = None) -> None:
         """Create a topic. Raises AlreadyExists, NotAllowed."""
+        _check_not_system(name)
         self._resources.check_namespace(name.namespace_name)
         if self._topics.exists(name) or self._partitions.count(name):
             raise AlreadyExists("This topic already exists")
@@ -126,11 +127,13 @@ class TopicAdmin:
     async def create_partitioned(
         self, name: TopicName, count: int, properties: Mapping[str, str] | None = None
     ) -> None:
-        """Create a partitioned topic with `count` partitions. Raises as `partitions.create` does."""
+        """Create a partitioned topic with `count` partitions. Raises NotAllowed, and as `partitions.create` does."""
+        _check_not_system(name)
         await self._changes.finish(self._partitions.create(name, count, properties))
 
     async def update_partitioned(self, name: TopicName, count: int) -> None:
-        """Increase the number of partitions. Raises as `partitions.grow` does."""
+        """Increase the number of partitions. Raises NotAllowed, and as `partitions.grow` does."""
+        _check_not_system(name)
         self._resources.check_namespace(name.namespace_name)
         await self._changes.finish(self._partitions.grow(name, count))
 
@@ -214,6 +217,11 @@ class TopicAdmin:
         topic = await self._finder.topic(name, "Compaction status")
         progress = self._compaction.progress(topic.text)
         return {"status": progress.status, "lastError": progress.last_error}
+
+
+def _check_not_system(name: TopicName) -> None:
+    if is_system_topic(str(name)):  # It would not count for the maximum number of topics.
+        raise NotAllowed(f"{name} is a topic of the brokers: only they create it, and its partitions")
 
 
 def _check_stored(name: TopicName, doing: str) -> None:

@@ -179,8 +179,11 @@ class Consumers:
         topic.check_open()
         # Check again: the permission may have been revoked while this waited.
         session.require(Action.CONSUME, topic.name, subscription=subscription.name)
-        self._check_bounds(consumer)
+        if not session.of_broker:
+            self._check_bounds(consumer)
         subscription.add(consumer, body.subType)
+        if session.of_broker:
+            self._rates.exempt(subscription)
         subscription.replicated = subscription.replicated or body.replicate_subscription_state
         session.consumers[body.consumer_id] = consumer
         session.reply(codec.success(body.request_id))

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from penstock.broker.access import Action
 from penstock.broker.commands import session_memory
@@ -25,7 +25,6 @@ from penstock.broker.publishing import publish_checks
 from penstock.broker.publishing.access_modes import AccessMode, Hold, Join, Waiting, decide, next_epoch
 from penstock.broker.publishing.producer import Producer
 from penstock.core.errors import (
-    AuthorizationFailed,
     MetadataFailed,
     NotAllowed,
     PenstockError,
@@ -34,7 +33,8 @@ from penstock.core.errors import (
     ServiceNotReady,
     TopicNotFound,
 )
-from penstock.core.names import TopicName, is_record_topic
+from penstock.core.names import COMPACTION_SUBSCRIPTION, TopicName
+from penstock.core.system_topics import is_record_topic
 from penstock.wire import codec
 
 if TYPE_CHECKING:
@@ -52,10 +52,6 @@ if TYPE_CHECKING:
     from penstock.broker.topics.topic_states import TopicStates
     from penstock.core.clock import Clock
     from penstock.governance.memory_row import MemoryRow
-
-
-# Names of producers of another cluster's replicators begin with this; they are superusers here.
-_REPLICATOR: Final = "pulsar.repl."
 
 
 class Producers:
@@ -129,9 +125,11 @@ class Producers:
         if body.initial_subscription_name:
             session.require(Action.CONSUME, name, subscription=body.initial_subscription_name)
         if is_record_topic(str(name)):
-            raise NotAllowed(f"{name} has the records of brokers: only they publish to it")
+            raise NotAllowed(f"{name} is a topic of the brokers: only they publish to it")
         self._check_writable()
         topic = await self._topics.get_or_create(name, create=True)
+        if topic.system and not session.of_broker:
+            raise NotAllowed(f"{name} is a topic of the brokers: only they publish to it")
         topic.check_publishable()
         self._quotas.check_room(topic, session.connection.peer, body.producer_name or None)
         await self._quotas.check_producer(topic)
@@ -154,7 +152,6 @@ class Producers:
             user_provided_name=bool(body.producer_name) and body.user_provided_producer_name,
             connected_at_ms=self._clock.wall_ms(),
             schema_version=schema_version,
-            replicates=producer_name.startswith(_REPLICATOR) and _is_superuser(session),
         )
 
     async def _admit(self, session: Session, producer: Producer, request_id: int) -> None:
@@ -272,20 +269,14 @@ def _price(producer: Producer) -> int:
     return session_memory.OBJECT_BYTES + texts
 
 
-def _is_superuser(session: Session) -> bool:
-    try:
-        session.require(Action.SUPERUSER, None)
-    except AuthorizationFailed:
-        return False
-    return True
-
-
 def _check_encryption(topic: Topic, *, encrypted: bool) -> None:
     if topic.policies.encryption_required and not encrypted:
         raise MetadataFailed(f"Encryption is required in '{topic.text}'")
 
 
 async def _make_initial_subscription(topic: Topic, name: str) -> None:
+    if name == COMPACTION_SUBSCRIPTION:
+        raise NotAllowed(f"subscription {name} is made by compaction only")
     if name in topic.subscriptions or not topic.persistent:
         return
     if not topic.policies.allow_auto_subscription_creation:

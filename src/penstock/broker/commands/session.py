@@ -91,6 +91,7 @@ class Session:
         self.watchers: dict[int, TopicListWatcher] = {}
         self.protocol_version = 0
         self.client_version = ""
+        self.of_broker = services.access.of_brokers  # the client is another broker of this cluster
         self.through_proxy = False  # the client is a proxy, whose own client waits
         self.connected = False
         self.role: str | None = None  # authenticated role; None without authentication

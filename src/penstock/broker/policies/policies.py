@@ -24,7 +24,8 @@ from penstock.broker.policies.policy_table import POLICIES, EffectivePolicies, e
 from penstock.broker.policies.policy_values import QUOTA_AGE, QUOTA_SIZE
 from penstock.broker.policies.unenforced_policies import EMPTY_NAMESPACE, UNENFORCED_OF_TOPICS
 from penstock.core.errors import NamespaceNotFound, NotAllowed, PreconditionFailed, TopicNotFound
-from penstock.core.names import TopicName, is_record_topic, parent_text
+from penstock.core.names import TopicName, parent_text
+from penstock.core.system_topics import is_record_topic
 
 if TYPE_CHECKING:
     import asyncio

@@ -77,6 +77,9 @@ class WritersPort(Protocol):
     def policies(self) -> EffectivePolicies: ...
 
     @property
+    def system(self) -> bool: ...  # whether only brokers publish to it
+
+    @property
     def producers(self) -> Mapping[str, ProducerPort]: ...
 
 

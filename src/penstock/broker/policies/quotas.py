@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 from penstock.broker.policies.policy_values import EVICTION, EXCEPTION
 from penstock.broker.policies.ports import TopicPort, WritersPort
 from penstock.core.errors import BacklogQuotaExceeded, BacklogQuotaHold, ProducerBusy
-from penstock.core.names import COMPACTION_SUBSCRIPTION, is_record_topic, is_system_topic
+from penstock.core.names import COMPACTION_SUBSCRIPTION
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -99,8 +99,7 @@ class Quotas(Generic[T]):
     def concerns(self, topic: TopicPort) -> bool:
         policies = topic.policies
         bounded = policies.backlog_quota.size.limit > 0 or policies.backlog_quota.age.limit > 0
-        limited = not is_system_topic(topic.text) or is_record_topic(topic.text)
-        return bounded and topic.persistent and limited
+        return bounded and topic.persistent
 
     def checks(self, topic: TopicPort) -> bool:
         """Whether the periodic check must visit this topic."""
@@ -167,7 +166,7 @@ class Quotas(Generic[T]):
         """
         bound = topic.policies.max_producers
         same_address_max = self._defaults().max_same_address_producers_per_topic
-        if (bound <= 0 and same_address_max <= 0) or is_system_topic(topic.text):
+        if (bound <= 0 and same_address_max <= 0) or topic.system:
             return
         others = [producer for producer in topic.producers.values() if producer.name != name]
         if 0 < bound <= len(others):

@@ -59,6 +59,8 @@ class PublishedTopic(Protocol):
     @property
     def text(self) -> str: ...  # the full name
     @property
+    def system(self) -> bool: ...  # whether only brokers publish to it
+    @property
     def persistent(self) -> bool: ...
     @property
     def policies(self) -> EffectivePolicies: ...

@@ -38,7 +38,6 @@ class Producer:
         "metadata",
         "name",
         "producer_id",
-        "replicates",
         "schema_version",
         "session",
         "topic",
@@ -60,7 +59,6 @@ class Producer:
         user_provided_name: bool = False,
         connected_at_ms: int = 0,
         schema_version: bytes = b"",
-        replicates: bool = False,
     ) -> None:
         self.session = session
         self.producer_id = producer_id
@@ -76,7 +74,6 @@ class Producer:
         self.charged_bytes = 0  # charged to the sessions' memory, see `session_memory`
         self.topic_epoch: int | None = None
         self.careful = False
-        self.replicates = replicates  # sends what another cluster replicates: exempt from resource groups
         self.messages_in = 0
         self.bytes_in = 0
 

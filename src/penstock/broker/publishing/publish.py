@@ -196,7 +196,7 @@ class Publish:
         topic.bytes_in += nbytes
         topic.entries_in += count
         for line in topic.publish_lines:
-            line.accepted(producer, messages, nbytes)
+            line.accepted(messages, nbytes)
         first_entry_id = topic.next_entry_id
         topic.next_entry_id += count
         self.replies.append(

@@ -16,7 +16,6 @@ from penstock.broker.publishing.dispatch_gate import DispatchGate, gate_of
 from penstock.broker.publishing.limiters import DispatchLimiter, RatePublish
 from penstock.broker.publishing.spent_limiters import SpentLimiters
 from penstock.core.errors import NotAllowed
-from penstock.core.names import is_system_topic
 from penstock.core.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -70,18 +69,13 @@ class Rates:
 
     def topic_changed(self, topic: PublishedTopic) -> None:
         """Update the limiters of a topic that was loaded or whose policies changed."""
-        exempt = is_system_topic(topic.text)
-        groups = () if exempt else self._groups.named(topic.policies.resource_groups)
-        old = _own_limiter(topic)
-        own = self._publish_limiter(
-            old or self._spent_publish.take(topic.text), topic.text, Rate() if exempt else topic.policies.publish_rate
-        )
-        _count(topic, groups)
-        self._set_publish_lines(topic, *(one for one in (own, None if exempt else self._publish) if one is not None))
+        old, rate = _own_limiter(topic), Rate() if topic.system else topic.policies.publish_rate
+        own = self._publish_limiter(old or self._spent_publish.take(topic.text), topic.text, rate)
+        shared = None if topic.system else self._publish
+        _count(topic, self._groups.named(topic.policies.resource_groups))
+        self._set_publish_lines(topic, *(one for one in (own, shared) if one is not None))
         dispatch = topic.dispatch_limiter or _adopted(self._spent_dispatch.take(topic.text), topic.text, topic)
-        topic.dispatch_limiter = self._dispatch_limiter(
-            dispatch, topic.text, topic, Rate() if exempt else topic.policies.dispatch_rate
-        )
+        topic.dispatch_limiter = self._dispatch_limiter(dispatch, topic.text, topic, topic.policies.dispatch_rate)
         for subscription in topic.subscriptions.values():
             self.subscription_changed(topic, subscription)
 
@@ -92,7 +86,8 @@ class Rates:
     def _set_publish_lines(self, topic: PublishedTopic, *rates: RatePublish) -> None:
         before = topic.publish_lines
         throttles = self.throttling.lines(topic) if self.throttling is not None else ()
-        topic.publish_lines = (*rates, *(group.publish for group in topic.resource_groups), *throttles)
+        groups = () if topic.system else (group.publish for group in topic.resource_groups)
+        topic.publish_lines = (*rates, *groups, *throttles)
         if topic.publish_lines != before:
             for producer in list(topic.producers.values()):
                 if topic.publish_lines:
@@ -102,20 +97,20 @@ class Rates:
 
     def subscription_changed(self, topic: PublishedTopic, subscription: Subscription) -> None:
         """Update the gate of a subscription that is new or whose rates changed."""
+        if subscription.of_broker:
+            return
         gate = gate_of(subscription)
         groups = tuple(group.dispatch for group in topic.resource_groups)
         policies = topic.policies
         rate = policies.subscription_dispatch_rates.get(subscription.name, policies.subscription_dispatch_rate)
-        exempt = is_system_topic(topic.text)
         unlimited = topic.dispatch_limiter is None and self._dispatch is None and not rate.limited
         if gate is None and unlimited and not groups:
             return
         limiters = dict(gate.limiters) if gate is not None else {}
         old = limiters.get("Subscription")
         old = old or _adopted(self._spent_subscriptions.take(topic.text), subscription.name, topic)
-        own = self._dispatch_limiter(old, subscription.name, topic, Rate() if exempt else rate)
-        shared = None if exempt else self._dispatch
-        found = (("Subscription", own), ("Topic", topic.dispatch_limiter), ("Broker", shared))
+        own = self._dispatch_limiter(old, subscription.name, topic, rate)
+        found = (("Subscription", own), ("Topic", topic.dispatch_limiter), ("Broker", self._dispatch))
         gate = gate or DispatchGate(subscription, self._clock, self._limits)
         for group in gate.groups:
             group.forget(subscription)
@@ -123,6 +118,11 @@ class Rates:
         gate.limiters = tuple((kind, limiter) for kind, limiter in found if limiter is not None)
         subscription.gate = gate if gate.limiters or gate.groups or gate.throttled else None
         subscription.wake()
+
+    def exempt(self, subscription: Subscription) -> None:
+        """Remove all limits of a subscription whose consumer is another broker; it has no other consumers."""
+        self.forget_subscription(subscription)
+        subscription.of_broker, subscription.gate = True, None
 
     @staticmethod
     def producer_added(producer: Producer) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.core.names import DECISION_TOPIC, USAGE_TOPIC
+from penstock.core.system_topics import DECISION_TOPIC, USAGE_TOPIC
 from penstock.stats.recorded import snapshot_of
 from penstock.storage.schema import USAGE_STATE
 

@@ -26,7 +26,7 @@ from penstock.accounting.totals import NOTHING, Totals
 from penstock.broker.records.usage_counts import StoredCount, TopicCount
 from penstock.broker.records.usage_state import UsageState
 from penstock.core.errors import PenstockError, ReadFailed, TopicNotFound
-from penstock.core.names import is_record_topic
+from penstock.core.system_topics import is_record_topic
 from penstock.core.units import MIB, MS_PER_S
 from penstock.records.group_usage import GroupUsage
 from penstock.storage.schema import USAGE_COUNTS, USAGE_STATE

@@ -60,6 +60,7 @@ class SubscriptionState:
         "messages_out",
         "messages_redelivered",
         "name",
+        "of_broker",
         "read_entry_id",
         "replicated",
         "topic",
@@ -80,6 +81,7 @@ class SubscriptionState:
         self.view: DelayedDeliveryView | None = None
         self.read_entry_id = cursor.mark_delete + 1  # the next new entry
         self.fenced = False  # being reset or deleted: no consumer attaches, nothing is delivered
+        self.of_broker = False  # its consumer is another broker of this cluster, whom no dispatch limit concerns
         self.replicated = False  # requested by a client; there is no replication
         self.dropped = 0  # non-persistent entries dropped for lack of permits
         self.expired = 0  # entries acknowledged by expiry

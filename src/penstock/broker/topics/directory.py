@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.broker.topics.concurrency_limit import ConcurrencyLimit
 from penstock.core.errors import NotAllowed, TopicNotFound
-from penstock.core.names import is_record_topic, is_system_topic
+from penstock.core.system_topics import PROXY_REPORTS_TOPIC, REPORTS_TOPIC, is_record_topic, is_system_topic
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from penstock.broker.topics.topic import Topic
     from penstock.broker.topics.topic_index import TopicIndex
     from penstock.core.names import TopicName
+
+# Brokers and proxies share quotas on these, also where clients may not create topics.
+_CREATED_ON_USE: Final = frozenset((REPORTS_TOPIC, PROXY_REPORTS_TOPIC))
 
 
 class DirectoryLimits(Protocol):
@@ -199,9 +202,7 @@ class TopicDirectory:
             raise TopicNotFound(str(name))  # Brokers create it, with a partition for each of them.
         effective = self._policies_of(f"{name.tenant}/{name.namespace}")
         # Missing partitions of an existing partitioned topic are created on first use, by any client.
-        # Nobody else creates the topics of pulsar/system.
-        system = not name.is_persistent and is_system_topic(str(name))
-        allowed = effective.auto_topic_creation.allowed or name.partition >= 0 or system
+        allowed = effective.auto_topic_creation.allowed or name.partition >= 0 or str(name) in _CREATED_ON_USE
         if not (allowed and (create or (name.partition >= 0 and not name.is_persistent))):
             raise TopicNotFound(str(name))
 

@@ -18,7 +18,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import PenstockError
-from penstock.core.names import COMPACTION_SUBSCRIPTION, is_system_topic
+from penstock.core.names import COMPACTION_SUBSCRIPTION
 from penstock.core.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class InactiveTopics:
     def is_due(self, topic: Topic, now_ns: int) -> bool:
         """Whether the topic has been inactive long enough to be deleted. Records since when; call it regularly."""
         inactive = topic.policies.inactive
-        if not inactive.delete or topic.fenced or is_system_topic(topic.text):
+        if not inactive.delete or topic.fenced or topic.system:
             return False
         if topic.used or seems_active(topic):
             topic.used = False

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.broker.topics.listing_blocks import BLOCK_NAMES, Block, Listing, cut, in_order, java_order
 from penstock.broker.topics.patterns import NON_PERSISTENT, PERSISTENT, SCHEME_MARK, Pattern
-from penstock.core.names import is_system_topic
+from penstock.core.system_topics import is_system_topic
 from penstock.core.units import NS_PER_US
 
 if TYPE_CHECKING:
@@ -48,8 +48,7 @@ _DOMAINS: Final = {
     Mode.NON_PERSISTENT: (NON_PERSISTENT,),
     Mode.ALL: (NON_PERSISTENT, PERSISTENT),  # in order
 }
-# Every system topic's name contains this, except in one namespace.
-_SYSTEM_MARK: Final = "__"
+# All system topics are here.
 _SYSTEM_NAMESPACE: Final = "pulsar/system"
 
 
@@ -59,7 +58,7 @@ class Wanted(NamedTuple):
     namespace: str  # tenant/namespace
     mode: Mode = Mode.PERSISTENT
     pattern: str | None = None  # None: all names
-    system: bool = False  # include Pulsar's system topics
+    system: bool = False  # include system topics
 
 
 class NameIndex:
@@ -136,7 +135,7 @@ class Filter:
 
     def shown(self, names: Sequence[str]) -> Sequence[str]:
         """Those of `names` that are not hidden system topics, regardless of the pattern. The domains must be right."""
-        if not self.wanted.system and (self.wanted.namespace == _SYSTEM_NAMESPACE or _SYSTEM_MARK in ",".join(names)):
+        if not self.wanted.system and self.wanted.namespace == _SYSTEM_NAMESPACE:
             return [name for name in names if not is_system_topic(name)]
         return names
 

@@ -25,7 +25,8 @@ from penstock.core.errors import (
     TopicNotFound,
     Unprocessable,
 )
-from penstock.core.names import COMPACTION_SUBSCRIPTION, TopicName, is_record_topic, parent_text
+from penstock.core.names import COMPACTION_SUBSCRIPTION, TopicName, parent_text
+from penstock.core.system_topics import is_record_topic, is_system_topic
 from penstock.storage.catalog import ALWAYS
 from penstock.storage.topic_counts import CREATING
 
@@ -108,7 +109,7 @@ class Partitions(PartitionedTopics):
         policies = self._policies_of(f"{name.tenant}/{name.namespace}")
         if not (create and policies.auto_topic_creation.allowed):
             raise TopicNotFound(str(name))
-        if not policies.auto_topic_creation.partitions:
+        if not policies.auto_topic_creation.partitions or is_system_topic(str(name)):
             return 0
         return await self._changes.finish(self._create_on_the_way(name, policies.auto_topic_creation.partitions))
 

@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from penstock.core.errors import ServedElsewhere, ServiceNotReady
 from penstock.core.membership import MemberState
-from penstock.core.names import is_record_topic, is_system_topic, parent_text
+from penstock.core.names import parent_text
+from penstock.core.system_topics import is_record_topic
 from penstock.core.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ EXPECTED_NS: Final = 10 * NS_PER_S
 EXPECTED_MAX: Final = 1_000
 # After topics were deleted, all are counted again, but not more often: a hundred thousand take ten milliseconds.
 COUNT_EVERY_NS: Final = NS_PER_S
+# Brokers and proxies share quotas on topics here. Others wait for their broker while it is started again.
+_MOVES_AT_ONCE: Final = "non-persistent://pulsar/system/"
 
 
 class TopicPlace(Protocol):
@@ -109,7 +112,7 @@ class Placement:
     def broker_of(self, name: TopicName) -> int | None:
         """Return the number of the broker that serves the topic; None for a persistent one that does not exist."""
         if not name.is_persistent:
-            if is_system_topic(str(name)):
+            if str(name).startswith(_MOVES_AT_ONCE):
                 return max(self._ready(), key=lambda number: _hash(f"{name} {number}"))
             return in_turn(name, self._not_dead())
         record = self._record(str(name))

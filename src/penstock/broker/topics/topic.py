@@ -19,6 +19,7 @@ from penstock.broker.subscriptions.tail import Tail
 from penstock.broker.topics.topic_states import cancelled_of, compacted_in
 from penstock.core.errors import NotAllowed, ServiceNotReady, TopicTerminated
 from penstock.core.names import COMPACTION_SUBSCRIPTION
+from penstock.core.system_topics import is_system_topic
 from penstock.governance.resource_group import NOTHING as NOTHING_PUBLISHED
 from penstock.storage.catalog_rows import NOTHING
 from penstock.storage.cursor import Cursor
@@ -69,6 +70,7 @@ class TopicServices:
     tail_cache: TailCache
     dispatch: DispatchServices
     policies_of: Callable[[TopicName], EffectivePolicies]
+    reports_topic: str  # full name of the one on which brokers report to each other
     message_bytes_max: int  # of all topics; the policies of a topic may set a lower limit
 
 
@@ -113,6 +115,7 @@ class Topic:
         "replay_reads",
         "resource_groups",
         "subscriptions",
+        "system",
         "tail",
         "terminated",
         "text",
@@ -129,6 +132,8 @@ class Topic:
         self._services = services
         self.name = name
         self.text = str(name)
+        # Only brokers publish to it, so the limits of publishers do not apply.
+        self.system = is_system_topic(self.text) or self.text == services.reports_topic
         self.persistent = name.is_persistent
         self.partition = name.partition
         self.policies = services.policies_of(name)

@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.accounting.closing import ABSENT_AFTER_MS
 from penstock.core.errors import ConfigurationError
-from penstock.core.names import DECISION_TOPIC, USAGE_TOPIC
+from penstock.core.system_topics import DECISION_TOPIC, USAGE_TOPIC
 from penstock.spark.accounting.batch_state import BatchState, alone
 from penstock.spark.accounting.batches import GOVERNANCE, USAGE, Batches
 from penstock.spark.accounting.derived import refresh
