@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NAMESPACE = "public/default"
 NS = f"persistent://{NAMESPACE}"
 NAMES = ("p", "q", "t")
-SYSTEM = "persistent://pulsar/system/__transaction_log_"
+SYSTEM = "persistent://pulsar/system/usage-partition-"
 
 names = st.sampled_from([f"{NS}/{name}" for name in NAMES])
 topics = st.one_of(
