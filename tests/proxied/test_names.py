@@ -427,3 +427,17 @@ async def test_what_clients_may_create_makes_no_partitions_of_the_topic_of_repor
     client.write(frame(Type.PARTITIONED_METADATA, request_id=1, topic=REPORTS_TOPIC))
     answer = (await client.expect(Type.PARTITIONED_METADATA_RESPONSE)).partitionMetadataResponse
     assert answer.partitions == 0
+
+
+# -- what a client claims
+
+
+async def test_a_subscription_whose_state_is_to_be_replicated_expires_as_others(tenant: Tenant) -> None:
+    """Nothing is replicated, so the claim would only keep what the operator wants to end."""
+    name = "persistent://public/default/t"
+    await policy(tenant, name, "subscriptionExpirationTime", 1)
+    await tenant.producing(name)
+    client = await tenant.subscribed(name, replicate_subscription_state=True)
+    await client.close()
+    await asyncio.sleep(600)
+    assert "s" not in tenant.topic(name).subscriptions

@@ -259,3 +259,15 @@ def test_a_topic_that_is_not_there_has_no_end(planning: Planner) -> None:
     missing = f"{topics[0]}-missing"
     assert planning.watch.ask({missing: None, topics[0]: None})[missing] is None
     assert planning.ends([missing]) == {missing: EARLIEST}
+
+
+def test_a_pattern_leaves_out_what_pulsar_keeps_for_itself_and_a_name_does_not(
+    broker: BrokerProcess, topic: str, planner_of: Callable[..., Planner]
+) -> None:
+    """Apache Pulsar has such topics in every namespace. They hold what is no message of its users."""
+    kept = f"{topic}-s__transaction_pending_ack"
+    for name in (topic, kept):
+        ask(broker.admin_url, "PUT", path_of(name))
+    local = topic.rpartition("/")[2]
+    assert planner_of(topicsPattern=f"public/default/{local}.*").partitions() == [topic]
+    assert planner_of(topic=kept).partitions() == [kept]

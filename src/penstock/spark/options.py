@@ -85,7 +85,12 @@ CONNECTION_OPTIONS: Final = (
 READ_OPTIONS: Final = (
     Option("topic", "", "the topic to read, with all its partitions"),
     Option("topics", "", "several topics, separated by commas"),
-    Option("topicsPattern", "", "a regular expression for topics of one namespace: `public/default/orders-.*`"),
+    Option(
+        "topicsPattern",
+        "",
+        "a regular expression for topics of one namespace: `public/default/orders-.*`; it leaves out topics with names "
+        "that Apache Pulsar keeps for itself, such as `__change_events`",
+    ),
     Option(
         "startingOffsets",
         "",

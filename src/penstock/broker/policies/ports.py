@@ -40,7 +40,6 @@ class SubscriptionPort(Protocol):
 
     name: str
     durable: bool
-    replicated: bool
     cursor: Cursor
     idle_since_ns: int
 

@@ -191,7 +191,6 @@ class Retention(Generic[T]):
                 and topic.subscriptions.get(subscription.name) is subscription
                 and subscription.durable
                 and not subscription.consumers
-                and not subscription.replicated
                 and subscription.name != COMPACTION_SUBSCRIPTION
                 and idle_ns > minutes * _NS_PER_MINUTE
             ):
