@@ -16,11 +16,9 @@ penstock keeps nothing in such topics. Here they are topics like all others.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
-import pytest_asyncio
 
 from penstock.broker.composition.administration import administration
 from penstock.broker.policies.policy_values import HOLD, QUOTA_SIZE
@@ -32,16 +30,15 @@ from penstock.testing.client import Type, frame
 from penstock.wire.pulsar_pb2 import ServerError
 from tests.broker.governed import configure
 from tests.broker.listed import list_topics
-from tests.broker.throttled import Sensors, throttled
+from tests.broker.throttled import Sensors
 from tests.net.harness import Client, running, topic_of, turns
-from tests.proxied.harness import KEEP_ALIVE_NS, Proxied, proxied
+from tests.proxied.tenants import Tenant, made, namespace_of, policy
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from penstock.broker.topics.topic import Topic
-    from tests.net.harness import Harness
 
 PARTITIONED = "persistent://public/default/__change_events"
 STORED = [
@@ -73,79 +70,11 @@ RATE = 50
 SECONDS = 10
 
 
-@dataclass
-class Tenant:
-    """A client's way to a broker: directly, or through a proxy."""
-
-    broker: Harness
-    sensors: Sensors
-    proxy: Proxied | None
-
-    async def connected(self) -> Client:
-        if self.proxy is None:
-            return await Client.connected(self.broker.port)
-        client = await Client.open(self.proxy.port)
-        hello: dict[str, Any] = {"proxy_to_broker_url": self.proxy.target}
-        client.write(frame(Type.CONNECT, client_version="test", protocol_version=20, **hello))
-        await client.expect(Type.CONNECTED)
-        return client
-
-    async def producing(self, topic: str, **fields: object) -> Client:
-        client = await self.connected()
-        await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=topic, producer_id=0, **fields)
-        return client
-
-    async def refused(self, topic: str, **fields: object) -> int:
-        """Why no producer of a topic is made."""
-        client = await self.connected()
-        answer = await client.request(Type.PRODUCER, Type.ERROR, topic=topic, producer_id=0, **fields)
-        return answer.error.error
-
-    async def subscribed(self, topic: str, subscription: str = "s", permits: int = 0, **fields: object) -> Client:
-        client = await self.connected()
-        await client.request(
-            Type.SUBSCRIBE, Type.SUCCESS, topic=topic, subscription=subscription, consumer_id=0, subType=1,
-            initialPosition=1, **fields,
-        )  # fmt: skip
-        if permits:
-            client.write(frame(Type.FLOW, consumer_id=0, messagePermits=permits))
-        return client
-
-    def topic(self, name: str) -> Topic:
-        return topic_of(self.broker, name)
-
-
-@pytest_asyncio.fixture(params=["broker", "proxy"])
-async def tenant(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Tenant]:
-    async with throttled(tmp_path, keep_alive_ns=KEEP_ALIVE_NS) as (broker, sensors):
-        if request.param == "broker":
-            yield Tenant(broker, sensors, None)
-        else:
-            async with proxied(broker, authenticates=False) as proxy:
-                yield Tenant(broker, sensors, proxy)
-
-
-async def made(tenant: Tenant, name: str) -> None:
-    """The partitioned topic of a partition exists."""
-    topic = TopicName.parse(name)
-    if topic.partition >= 0:
-        await administration(tenant.broker.broker).topics.create_partitioned(topic.parent, 1)
-
-
-def namespace_of(name: str) -> str:
-    return str(TopicName.parse(name).namespace_name)
-
-
 async def group(tenant: Tenant, name: str, **rates: int) -> None:
     """Attach a resource group with these rates to the namespace of a topic."""
     groups = administration(tenant.broker.broker).resource_groups
     await groups.put("gold", rates)
     await groups.attach_namespace(TopicName.parse(name).namespace_name, "gold")
-
-
-async def policy(tenant: Tenant, name: str, what: str, value: object) -> None:
-    """Set a policy of the namespace of a topic."""
-    await tenant.broker.broker.policies.set_namespace(namespace_of(name), what, value)
 
 
 def publish_rate() -> dict[str, int]:
