@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.errors import NotAllowed, PenstockError
-from penstock.core.system_topics import is_system_topic
+from penstock.core.system_topics import DECISION_TOPIC, USAGE_TOPIC, is_system_topic
 from penstock.storage.catalog import Catalog
 from penstock.storage.directory import open_data_directory
 from penstock.storage.files import OsFiles
@@ -30,13 +30,12 @@ if TYPE_CHECKING:
 NAMESPACE = "public/default"
 NS = f"persistent://{NAMESPACE}"
 NAMES = ("p", "q", "t")
-SYSTEM = "persistent://pulsar/system/usage-partition-"
 
 names = st.sampled_from([f"{NS}/{name}" for name in NAMES])
 topics = st.one_of(
     names,
     st.builds("{}-partition-{}".format, names, st.integers(0, 4)),
-    st.sampled_from([f"{NS}/p-partition-01", f"{NS}/p-partition-1-partition-1", f"{SYSTEM}0"]),
+    st.sampled_from([f"{NS}/p-partition-01", f"{NS}/p-partition-1-partition-1", USAGE_TOPIC]),
 )
 maxima = st.integers(0, 6)
 documents = st.fixed_dictionaries(
@@ -157,7 +156,7 @@ def test_partitions_that_are_created_on_first_use_need_room_when_they_are_declar
 
 def test_topics_of_the_system_and_topics_that_are_not_stored_do_not_count(database: apsw.Connection) -> None:
     with tables_of(database) as tables:
-        create(f"{SYSTEM}0", 1).store(tables)
-        create(f"{SYSTEM}1", 1).store(tables)
+        create(USAGE_TOPIC, 1).store(tables)
+        create(DECISION_TOPIC, 1).store(tables)
         declare("non-persistent://public/default/p", {"partitions": 9}, 1).store(tables)
         assert (tables.topic_counts.of("pulsar/system"), tables.topic_counts.of(NAMESPACE)) == (0, 0)
