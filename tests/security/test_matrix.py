@@ -307,12 +307,16 @@ class Rules:
     """Settings of which the superusers can be changed while the broker runs."""
 
     dynamic = ("superUserRoles",)
+    aliases: Mapping[str, str] = {}
 
     def __init__(self, limits: BrokerLimits) -> None:
         self.limits = limits
 
     def values(self) -> Mapping[str, str]:
         return {"superUserRoles": ",".join(self.limits.access.super_user_roles)}
+
+    def check(self, key: str, value: str) -> None:
+        """Any text names roles."""
 
     def changed(self, changes: Mapping[str, str]) -> Rules:
         if not changes:

@@ -78,7 +78,7 @@ def test_pulsars_name_of_a_key_that_has_another_name_here_sets_it(tmp_path: Path
     assert settings.warnings == ()
     live = Live(settings).changed({"resourceUsageTransportPublishIntervalInSecs": "10"})
     assert live.limits.resource_usage_publish_interval_in_secs == 10
-    assert "resourceUsageTransportPublishIntervalInSecs" in live.dynamic
+    assert live.aliases["resourceUsageTransportPublishIntervalInSecs"] in live.dynamic
 
 
 @pytest.mark.parametrize(

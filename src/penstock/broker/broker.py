@@ -588,9 +588,13 @@ class Broker:
             return Health(ok=False, reason="the disk holds a write for too long")
         if self.catalog.failed is not None:
             return Health(ok=False, reason=self.catalog.failed)
-        return Health(
-            ok=True, reason="ok", problems=(*self.log.problems(), *self._dead_brokers(), *self._not_registered())
+        problems = (
+            *self.log.problems(),
+            *self._dead_brokers(),
+            *self._not_registered(),
+            *self.configuration.problems(),
         )
+        return Health(ok=True, reason="ok", problems=problems)
 
     def _dead_brokers(self) -> list[str]:
         members = self.membership.members.values()

@@ -46,6 +46,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument(
         "--data-dir", type=Path, metavar="DIR", help="also include changes that were made while a broker ran here"
     )
+    serve.add_brokers(
+        parser, "number of broker processes that share the memory limit, as `serve` takes it (default: 1)"
+    )
     parser.add_argument("--changed", action="store_true", help="only settings that are not at their defaults")
     parser.add_argument("--json", action="store_true", help="print JSON")
     serve.add_settings(parser)
@@ -58,7 +61,12 @@ def run(arguments: argparse.Namespace) -> int:
         ConfigurationError: a setting cannot be used, or the directory is not a data directory.
         MetadataFailed: the data directory cannot be read.
     """
-    start = settings.load(file=arguments.config, environment=os.environ, flags=serve.settings_given(arguments))
+    start = settings.load(
+        file=arguments.config,
+        environment=os.environ,
+        flags=serve.settings_given(arguments),
+        brokers=serve.brokers_given(arguments),
+    )
     effective, notes = _with_changes(start, arguments.data_dir) if arguments.data_dir is not None else (start, [])
     rows = [row for row in _rows(effective) if not arguments.changed or row["source"] != DEFAULT]
     print(json.dumps(rows, indent=2) if arguments.json else "\n".join(_lines(rows)))

@@ -69,14 +69,21 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="settings as key=value lines, like Pulsar's broker.conf"
     )
-    parser.add_argument(
-        "--brokers",
-        type=int,
-        default=1,
-        metavar="N",
-        help="number of broker processes, to use several cores; broker i has each port plus i (default: 1)",
-    )
+    add_brokers(parser, "number of broker processes, to use several cores; broker i has each port plus i (default: 1)")
     add_settings(parser)
+
+
+def add_brokers(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add `--brokers`."""
+    parser.add_argument("--brokers", type=int, default=1, metavar="N", help=text)
+
+
+def brokers_given(arguments: argparse.Namespace) -> int:
+    """Return the number of brokers. Raises ConfigurationError."""
+    brokers: int = arguments.brokers
+    if brokers < 1:
+        raise ConfigurationError(f"--brokers {brokers}: give 1 or more")
+    return brokers
 
 
 def add_settings(parser: argparse.ArgumentParser, *, first: Mapping[str, tuple[str, ...]] | None = None) -> None:
@@ -100,9 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         ConfigurationError: a setting, a flag or the data directory cannot be used.
     """
-    brokers: int = arguments.brokers
-    if brokers < 1:
-        raise ConfigurationError(f"--brokers {brokers}: give 1 or more")
+    brokers = brokers_given(arguments)
     effective = settings.load(
         file=arguments.config, environment=os.environ, flags=settings_given(arguments), brokers=brokers
     )

@@ -26,6 +26,8 @@ T = TypeVar("T")
 VARIABLE_PREFIX: Final = "PENSTOCK_"
 # What `str.join` and people put between the items of a list.
 SEPARATOR: Final = ","
+# Java's largest number. Larger ones are typing errors; no limit needs them, and they cannot be converted to fractions.
+NUMBER_MAX: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,16 +100,18 @@ def spell(value: object) -> str:
     return str(value)
 
 
-def whole(low: int, high: int | None = None) -> Callable[[str], int]:
+def whole(low: int, high: int = NUMBER_MAX) -> Callable[[str], int]:
     """Parse a whole number within limits."""
-    want = f"a whole number from {low} to {high}" if high is not None else f"a whole number, {low} or more"
+    want = f"a whole number from {low} to {high}" if high != NUMBER_MAX else f"a whole number, {low} or more"
 
     def parse(text: str) -> int:
         try:
             number = int(text)
         except ValueError:
             raise ValueError(f"want {want}") from None
-        if number < low or (high is not None and number > high):
+        if number > NUMBER_MAX:
+            raise ValueError(f"want {want}; {NUMBER_MAX} is the largest number")
+        if not low <= number <= high:
             raise ValueError(f"want {want}")
         return number
 
@@ -119,8 +123,8 @@ def size(low: int) -> Callable[[str], int]:
 
     def parse(text: str) -> int:
         number = parse_bytes(text)
-        if number < low:
-            raise ValueError(f"want at least {low} bytes")
+        if not low <= number <= NUMBER_MAX:
+            raise ValueError(f"want at least {low} bytes, and at most {NUMBER_MAX}")
         return number
 
     return parse
@@ -129,9 +133,12 @@ def size(low: int) -> Callable[[str], int]:
 def any_number(text: str) -> int:
     """Parse a whole number; 0 or less means no limit."""
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
         raise ValueError("want a whole number; 0 or less switches the bound off") from None
+    if abs(number) > NUMBER_MAX:
+        raise ValueError(f"want a whole number up to {NUMBER_MAX}; 0 or less switches the bound off")
+    return number
 
 
 def fraction(text: str) -> float:
@@ -140,8 +147,8 @@ def fraction(text: str) -> float:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not math.isfinite(number):
-        raise ValueError("want a number; less than 0 switches the bound off")
+    if not abs(number) <= NUMBER_MAX:  # Nor is NaN.
+        raise ValueError(f"want a number up to {NUMBER_MAX}; less than 0 switches the bound off")
     return number
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from penstock.admin.server import HttpLimits
 from penstock.broker.limits import BrokerLimits
@@ -18,7 +18,7 @@ from penstock.core.units import GIB, MIB, NS_PER_MS, NS_PER_S
 from penstock.net.socket_reader import ARENA_BYTES
 from penstock.net.topic_list_limiter import TopicListLimits
 from penstock.settings import sources
-from penstock.settings.model import ALIASES, KEYS
+from penstock.settings.model import ALIASES, KEYS, Given
 from penstock.settings.security import access_rules
 from penstock.storage.limits import LogLimits
 
@@ -31,14 +31,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_DYNAMIC: Final = tuple(key.name for key in KEYS.values() if key.dynamic)
-_DYNAMIC_ALIASES: Final = tuple(alias for alias, name in ALIASES.items() if name in _DYNAMIC)
-
 
 class Live:
     """Settings that can be changed at run time: see `penstock.broker.configuration.Keys`."""
 
-    dynamic = (*_DYNAMIC, *_DYNAMIC_ALIASES)
+    dynamic = tuple(key.name for key in KEYS.values() if key.dynamic)
+    aliases = ALIASES
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -47,6 +45,10 @@ class Live:
     def values(self) -> Mapping[str, str]:
         """Return every key with its value as in a file; `***` for secrets."""
         return {key.name: self.settings.spelled(key.name) for key in KEYS.values()}
+
+    def check(self, key: str, value: str) -> None:
+        """Raise ConfigurationError if this key can have no such value."""
+        sources.parse(Given(key, value, sources.ADMIN))
 
     def changed(self, changes: Mapping[str, str]) -> Live:
         """Return the start's settings with these changes only. Raises ConfigurationError."""

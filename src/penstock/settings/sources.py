@@ -52,6 +52,8 @@ _PULSARS_SIZES: Final = {
     "outbound_mb": "max_reads_in_flight_mb",
     "tail_cache_mb": "ledger_cache_mb",
 }
+# The one of these keys that can be changed at run time. Then it is chosen for this broker, and must fit.
+_LEDGER_CACHE: Final = KEYS[_PULSARS_SIZES["tail_cache_mb"]].name
 # Rows whose keys are Pulsar's own, and what its shipped file says of them, chosen by nobody for this machine.
 _LISTINGS_AS_SHIPPED: Final = {"listings_heap_mb": 100, "listings_direct_mb": 100}
 
@@ -211,12 +213,14 @@ def _work_out(
     values.setdefault("internal_listener_name", of_listener(listeners[0])[0] if listeners else None)
     values.setdefault("frame_bytes_max", values["max_message_bytes"] + METADATA_BYTES_MAX)
     values.setdefault("memory_limit_mb", origin.facts.limit_bytes // MIB)
-    _split_budget(values, as_shipped, warnings, origin.brokers)
+    _split_budget(values, sources, as_shipped, warnings, origin.brokers)
     default_requests = max(CLIENT_WINDOW_MAX, values["request_bytes_max"] // _REQUEST_BYTES_MIN)
     values.setdefault("requests_max", default_requests if values["request_bytes_max"] > 0 else 0)
 
 
-def _split_budget(values: dict[str, Any], as_shipped: set[str], warnings: list[str], brokers: int) -> None:
+def _split_budget(
+    values: dict[str, Any], sources: Mapping[str, str], as_shipped: set[str], warnings: list[str], brokers: int
+) -> None:
     """Divide the memory of each broker, and set each key of a row to its result."""
     rows = {*_PULSARS_SIZES, *_LISTINGS_AS_SHIPPED, "sessions_mb", "metadata_mb"}
     asked = {name: values[name] for name in rows - as_shipped if name in values}
@@ -231,7 +235,7 @@ def _split_budget(values: dict[str, Any], as_shipped: set[str], warnings: list[s
     try:
         budget = _budget(values, {**asked, **borrowed}, brokers)
     except ConfigurationError:
-        if not borrowed:
+        if not borrowed or sources[_LEDGER_CACHE] == ADMIN:
             raise
         # Pulsar's keys were chosen for a Java heap; that they do not fit here is no reason not to start.
         budget = _budget(values, asked, brokers)

@@ -45,12 +45,14 @@ class Put(NamedTuple):
 
     def store(self, tables: SharedTables) -> Sequence[Row]:
         """Raises ChangedMeanwhile; NotAllowed if the namespace would have too many topics."""
-        found = tables.text(self.kind, self.name)
+        check = _CHECKS.get(self.kind)
+        read = self.conditional or check is not None or self.kind == PARTITIONED
+        # Not read if nothing depends on it: a damaged setting can be replaced.
+        found = tables.text(self.kind, self.name) if read else None
         if self.conditional:
             _check_unchanged(found, self.expected, f"{self.kind} {self.name}")
         if self.needed is not None and tables.text(*self.needed) is None:
             raise ChangedMeanwhile(f"{' '.join(self.needed)} was deleted meanwhile")
-        check = _CHECKS.get(self.kind)
         if check is not None and (found is None or self.value is None):  # It is created or deleted.
             check(tables, self.name, self.value is not None)
         if self.kind == PARTITIONED:

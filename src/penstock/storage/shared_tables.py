@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.storage.catalog_rows import from_json, opened, sealed, to_json, topic_record, topic_row
+from penstock.storage.catalog_rows import DamagedRow, from_json, opened, sealed, to_json, topic_record, topic_row
 from penstock.storage.shared_view import CONFIGURATION, LEDGER_IDS, NAMESPACES, TENANTS, TOPICS, Row
 from penstock.storage.topic_counts import TopicCounts
 
@@ -132,13 +132,26 @@ def all_rows(db: apsw.Connection) -> Iterator[Row]:
     for kind in (TENANTS, NAMESPACES):
         for name, text in map(opened, db.execute(f"select * from {kind}")):  # noqa: S608 - our names
             yield Row(kind, name, from_json(text))
-    for name, text in map(opened, db.execute("select * from configuration")):
+    for name, text in configuration_rows(db):
         yield Row(CONFIGURATION, name, text)
     for row in db.execute("select * from topics"):
         record = topic_record(row)
         yield Row(TOPICS, record.name, record)
     for kind, name, text in map(opened, db.execute("select * from documents")):
         yield Row(kind, name, json.loads(text), len(text))
+
+
+def configuration_rows(db: apsw.Connection) -> Iterator[tuple[str, str]]:
+    """Read the settings that were changed at run time. A damaged value is empty, which no setting is.
+
+    A damaged setting must not stop a start, so it is not an error here: whoever uses the settings reports it.
+    """
+    for row in db.execute("select * from configuration"):
+        try:
+            name, text = opened(row)
+        except DamagedRow:
+            name, text = row[0], ""
+        yield str(name), text if isinstance(text, str) else ""
 
 
 def _counter(db: apsw.Connection) -> int:

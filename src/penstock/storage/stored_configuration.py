@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 import apsw
 
 from penstock.core.errors import ConfigurationError, MetadataFailed
-from penstock.storage.catalog_rows import opened
 from penstock.storage.directory import DataDirectory, is_data_directory
+from penstock.storage.shared_tables import configuration_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,7 @@ def read_configuration(data_dir: Path) -> dict[str, str]:
         db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
         try:
             db.set_busy_timeout(_BUSY_MS)
-            return dict(map(opened, db.execute("select * from configuration")))
+            return dict(configuration_rows(db))
         finally:
             db.close()
     except (apsw.Error, LookupError, ValueError) as error:

@@ -93,7 +93,7 @@ INSTRUMENTS: Final[tuple[Instrument[BrokerSnapshot, Any], ...]] = (
     Instrument("penstock_healthy", "gauge", "boolean", PROCESS, lambda s: int(s.health.ok),
                "1 while /healthz answers 200"),
     Instrument("penstock_degraded", "gauge", "boolean", PROCESS, lambda s: int(bool(s.health.problems)),
-               "1 while something of the log is damaged, missing or unreadable; /healthz names it"),
+               "1 while something stored is damaged, missing or cannot be used; /healthz names it"),
     Instrument("pulsar_broker_lookup_pending_requests", "gauge", "", CLUSTER, lambda s: s.lookups_pending,
                "Lookup and listing requests in progress"),
     Instrument("pulsar_broker_topic_load_pending_requests", "gauge", "", CLUSTER, lambda s: s.topic_loads_pending,

@@ -126,7 +126,7 @@ class Connecting(ConnectionLimits):
     )
     broker_shutdown_timeout_ms: int = dynamic(
         "brokerShutdownTimeoutMs",
-        whole(0),
+        whole(0, 24 * 3_600_000),
         60_000,
         "How long a graceful stop may take; after that the process exits at once, with status 1. No acknowledged "
         "message is lost.",
