@@ -75,7 +75,7 @@ def test_what_is_wrong_with_a_file_is_told_beside_what_it_says(
     assert main(["config", "--config", str(file), "--changed"]) == 0
     told = capsys.readouterr().err
     assert "zookeeperServers" in told
-    assert "clusterNam (broker.conf line 2)" in told
+    assert "clusterNam (broker.conf line 2; do you mean clusterName?)" in told
 
 
 def test_changes_of_a_running_broker_are_shown_without_disturbing_it(

@@ -34,6 +34,25 @@ def test_a_wrong_call_ends_with_2_and_says_what_was_wanted(
     assert "usage: penstock" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("argument", "meant"),
+    [
+        ("--tls-certt", "--tls-cert?"),
+        (
+            "--authenticationEnabeld=true",
+            "authenticationEnabled in the file of --config, or PENSTOCK_AUTHENTICATION_ENA",
+        ),
+    ],
+)
+def test_an_unknown_flag_is_refused_with_the_setting_that_it_may_mean(
+    argument: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", "--data-dir", "data", argument, "x"])
+    assert ended.value.code == 2
+    assert f"unrecognized arguments: {argument} x; do you mean {meant}" in capsys.readouterr().err
+
+
 def test_a_bad_setting_ends_with_2_and_one_line_that_names_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

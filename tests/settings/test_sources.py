@@ -96,12 +96,12 @@ def test_an_option_of_shared_quotas_that_cannot_be_is_refused(tmp_path: Path, ke
         from_file(tmp_path, f"{key}={value}\n")
 
 
-def test_unknown_keys_are_named_in_one_warning_and_otherwise_ignored(tmp_path: Path) -> None:
+def test_unknown_keys_are_named_in_one_warning_with_what_they_may_mean_and_otherwise_ignored(tmp_path: Path) -> None:
     settings = from_file(tmp_path, "keepAliveIntervalSecs=3\nx=\n", PENSTOCK_PROT="6650")
     (warning,) = settings.warnings
     assert warning == (
-        "unknown settings are ignored: keepAliveIntervalSecs (broker.conf line 1), x (broker.conf line 2), "
-        "PENSTOCK_PROT (PENSTOCK_PROT)"
+        "unknown settings are ignored: keepAliveIntervalSecs (broker.conf line 1; do you mean "
+        "keepAliveIntervalSeconds?), x (broker.conf line 2), PENSTOCK_PROT (PENSTOCK_PROT)"
     )
 
 

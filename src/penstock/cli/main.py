@@ -25,13 +25,28 @@ EXIT_USAGE: Final = 2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0 success, 1 failure, 2 wrong usage or configuration."""
-    arguments = build_parser().parse_args(argv)
+    parser = build_parser()
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{''.join(map(_hint, unknown))}")
     try:
         status: int = arguments.run(arguments)
     except PenstockError as error:
         print(f"penstock: {error}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, ConfigurationError) else EXIT_FAILED
     return status
+
+
+def _hint(argument: str) -> str:
+    """Return which setting an unknown flag means, for a message; empty if it means none."""
+    from penstock.settings.model import FIELDS, KEYS
+    from penstock.settings.near_misses import meant
+
+    name = meant(argument.partition("=")[0]) if argument.startswith("--") else None
+    if name is None:
+        return ""
+    key = KEYS[FIELDS[name]]
+    return f"; do you mean {key.flag or f'{key.name} in the file of --config, or {key.variable} in the environment'}?"
 
 
 def build_parser() -> argparse.ArgumentParser:

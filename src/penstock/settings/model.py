@@ -18,7 +18,7 @@ from penstock.core.setting import spell
 from penstock.settings import rules
 from penstock.settings.rows.memory import Keeping, Listings, Memory
 from penstock.settings.rows.network import Connecting, Logging, Network, Tls
-from penstock.settings.rows.proxy import Proxying
+from penstock.settings.rows.proxy import Proxying, ProxySecurity
 from penstock.settings.rows.security import Authentication, Authorization
 from penstock.settings.rows.topics import (
     Clients,
@@ -81,6 +81,7 @@ class Settings(
     Schemas,
     Logging,
     Proxying,
+    ProxySecurity,
 ):
     """The effective configuration. Created by `sources.load`, which checks each value; `rules` checks combinations."""
 
@@ -122,5 +123,11 @@ FIELDS: Final[Mapping[str, str]] = {key.name: name for name, key in KEYS.items()
 ALIASES: Final[Mapping[str, str]] = {
     "servicePort": "brokerServicePort",  # as Pulsar's proxy calls it
     "servicePortTls": "brokerServicePortTls",
+    "tlsEnabledInProxy": "tlsEnabled",
+    "tlsEnableHostnameVerification": "tlsHostnameVerificationEnabled",  # as Pulsar's clients call it
     "resourceUsageTransportPublishIntervalInSecs": "resourceUsagePublishIntervalInSecs",
 }
+# Keys of which a misspelling would leave something open: a near miss of them refuses the start.
+SECURITY: Final = frozenset(
+    key.name for group in (Tls, Authentication, Authorization, ProxySecurity) for key in keys_of(group).values()
+) | {KEYS["encryption_require_on_producer"].name}

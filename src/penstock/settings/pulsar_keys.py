@@ -3,19 +3,21 @@
 
 Why: Pulsar's `broker.conf` sets hundreds of keys. Known ones that penstock ignores are reported in one warning; unknown
 ones are probably typing errors, and are reported separately. Where: `sources` checks every key that has no row. The
-list has names of Pulsar 2.x to 5.0, and those of the bookie in `standalone.conf`.
+list has names of Pulsar 2.x to 5.0, those of the bookie in `standalone.conf`, those of `proxy.conf`, and those of
+protocol handlers.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-# Prefixes of families of keys.
+# Prefixes of families of keys. No security setting of penstock begins so: a misspelt one would be taken for Pulsar's.
 _FAMILIES: Final = (
     "additionalServlet",
+    "amqp",
     "athenz",
     "bookkeeper",
-    "brokerClient",
+    "brokerClient_",
     "brokerEntry",
     "brokerInterceptor",
     "dbStorage_",
@@ -24,13 +26,17 @@ _FAMILIES: Final = (
     "functionsWorker",
     "gcsManagedLedgerOffload",
     "journal",
+    "kafka",
     "keySharedLookAhead",
+    "kop",
     "loadBalancer",
     "managedCursor",
     "managedLedger",
     "metadataStore",
     "metadataSync",
     "metrics",
+    "mop",
+    "mqtt",
     "openid",
     "packages",
     "pulsarChannel",
@@ -55,6 +61,15 @@ _NAMES: Final = frozenset(
     allowAclChangesOnNonExistentTopics allowedTopicPropertyKeysForMetrics allowLoopback allowOverrideEntryFilters
     authenticationRoleLoggingAnonymizer autoShrinkForConsumerPendingAcksMap
     bindAddresses bookieId bookiePort bootstrapNamespaces
+    brokerClientJsseProvider brokerClientSslFactoryPlugin brokerClientSslFactoryPluginParams brokerClientSslProvider
+    brokerClientTlsCiphers brokerClientTlsEnabled brokerClientTlsEnabledWithKeyStore brokerClientTlsFactoryClassName
+    brokerClientTlsFactoryConfig brokerClientTlsKeyStore brokerClientTlsKeyStorePassword brokerClientTlsKeyStoreType
+    brokerClientTlsProtocols brokerClientTlsTrustStore brokerClientTlsTrustStorePassword brokerClientTlsTrustStoreType
+    brokerProxyReadTimeoutMs checkActiveBrokers enableProxyStatsEndpoints functionWorkerWebServiceURL
+    functionWorkerWebServiceURLTLS httpNumThreads httpOutputBufferSize httpReverseProxyConfigs
+    maxConcurrentInboundConnections maxConcurrentInboundConnectionsPerIp maxConcurrentLookupRequests
+    proxyAdditionalServlets proxyAdditionalServletDirectory proxyExtensions proxyExtensionsDirectory proxyLogLevel
+    proxyZeroCopyModeEnabled
     brokerCloseInactiveTopicsEnabled brokerPublisherThrottlingTickTimeMillis
     brokerReplicationInactiveThresholdSeconds brokerServiceCompactionPhaseOneLoopTimeInSeconds
     brokerServicePurgeInactiveFrequencyInSeconds cacheEvictionByExpectedReadCount
@@ -103,7 +118,7 @@ _NAMES: Final = frozenset(
     subscriptionKeySharedEnable subscriptionKeySharedUseClassicPersistentImplementation
     subscriptionRedeliveryTrackerEnabled subscriptionSharedUseClassicPersistentImplementation
     supportedNamespaceBundleSplitAlgorithms systemTopicEnabled systemTopicSchemaCompatibilityStrategy
-    tlsCertRefreshCheckDurationSec tlsEnabledWithKeyStore tlsEnableHostnameVerification tlsFactoryClassName
+    tlsCertRefreshCheckDurationSec tlsEnabledWithKeyStore tlsFactoryClassName
     tlsFactoryConfig tlsHostnameVerificationEnabled tlsKeyStore tlsKeyStorePassword tlsKeyStoreType tlsProvider
     tlsTrustStore tlsTrustStorePassword tlsTrustStoreType tokenSettingPrefix topicBundleAssignmentStrategy
     topicCompactionRetainNullKey topicFactoryClassName topicFencingTimeoutSeconds topicLoadTimeoutSeconds

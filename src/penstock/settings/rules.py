@@ -16,7 +16,7 @@ from penstock.core.units import KIB
 from penstock.settings.rows.security import PROVIDER_BASIC, PROVIDER_TLS, PROVIDER_TOKEN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from penstock.settings.model import Settings
 
@@ -40,12 +40,27 @@ def check(settings: Settings) -> None:
     _check_throttling(settings)
 
 
-def check_foreign(name: str, value: str) -> None:
-    """Raise ConfigurationError for a foreign key that would be dangerous to ignore."""
-    if name == "tlsEnabledWithKeyStore" and value.lower() == "true":
+def check_ignored(stated: Mapping[str, str]) -> None:
+    """Raise ConfigurationError if something is asked for that has no effect, and that security depends on.
+
+    Args: stated: all that was set, by key; also keys of Pulsar that are not settings.
+    """
+    switched_on = {name for name, text in stated.items() if text.lower() == "true"}
+    of_proxy = bool(stated.get("brokerServiceURL") or stated.get("brokerServiceURLTLS"))
+    for name, instead in (
+        ("tlsEnabledWithKeyStore", "tlsCertificateFilePath and tlsKeyFilePath"),
+        ("brokerClientTlsEnabledWithKeyStore", "brokerClientTrustCertsFilePath"),
+    ):
+        # Only a proxy is a client of brokers.
+        if name in switched_on and (name == "tlsEnabledWithKeyStore" or of_proxy):
+            raise ConfigurationError(
+                f"{name}=true: Java key stores are not supported; convert yours to PEM "
+                f"(openssl pkcs12 -in FILE -nodes), and set {instead}"
+            )
+    if {"authenticateMetricsEndpoint", "authenticationEnabled"} <= switched_on and not of_proxy:
         raise ConfigurationError(
-            "tlsEnabledWithKeyStore=true: Java key stores are not supported; convert yours to PEM "
-            "(openssl pkcs12 -in FILE -nodes), and set tlsCertificateFilePath and tlsKeyFilePath"
+            "authenticateMetricsEndpoint=true: /metrics of a broker needs no credentials, as in Pulsar by default; "
+            "let only Prometheus reach the port, and set it to false"
         )
 
 

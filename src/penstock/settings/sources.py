@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.core.errors import ConfigurationError
 from penstock.core.setting import VARIABLE_PREFIX, of_listener
 from penstock.core.units import MIB
-from penstock.settings import properties, rules
+from penstock.settings import near_misses, properties, rules
 from penstock.settings.memory import MachineFacts, MemoryBudget, share_of_limit
-from penstock.settings.model import ALIASES, FIELDS, KEYS, Given, Origin, Settings
+from penstock.settings.model import ALIASES, FIELDS, KEYS, SECURITY, Given, Origin, Settings
+from penstock.settings.near_misses import PULSAR_PREFIX
 from penstock.settings.pulsar_keys import is_pulsars
 from penstock.settings.rules import CLIENT_WINDOW_MAX, METADATA_BYTES_MAX
 
@@ -34,9 +35,6 @@ _USERS_PROPERTY: Final = re.compile(r"(?:^|\s)-Dpulsar\.auth\.basic\.conf=(\S+)"
 
 # Set through the admin port while the broker ran.
 ADMIN: Final = "admin API"
-
-# How containers of Pulsar take settings: PULSAR_PREFIX_clusterName=eu.
-PULSAR_PREFIX: Final = "PULSAR_PREFIX_"
 
 # Fields whose default is that they are not set.
 NOT_SET: Final = tuple(name for name, key in KEYS.items() if key.default is None and key.default_text == "none")
@@ -118,6 +116,8 @@ def _everything(file: Path | None, environment: Mapping[str, str], flags: Mappin
     for variable, text in sorted(environment.items()):
         if variable.startswith(PULSAR_PREFIX):
             yield Given(variable.removeprefix(PULSAR_PREFIX), text.strip(), variable)
+        elif text.strip() and not variable.startswith(VARIABLE_PREFIX):
+            _check_variable(variable)
     variables = {key.variable: key.name for key in KEYS.values()}
     for variable, text in sorted(environment.items()):
         if variable.startswith(VARIABLE_PREFIX):
@@ -126,17 +126,32 @@ def _everything(file: Path | None, environment: Mapping[str, str], flags: Mappin
         yield Given(name, text, KEYS[FIELDS[name]].flag or name)
 
 
+def _check_variable(variable: str) -> None:
+    """Raise ConfigurationError for a variable that is not read, and that is meant to be a security setting."""
+    key = near_misses.variable_meant(variable)
+    if key is not None:
+        raise _missed(f"{variable} of the environment", KEYS[FIELDS[key]].variable)
+
+
+def _missed(name: str, meant: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{name} is no setting; do you mean {meant}? It concerns security, so that penstock does not start without it: "
+        f"correct the name, or remove it"
+    )
+
+
 def _settle(origin: Origin, changes: Mapping[str, str]) -> Settings:
     values: dict[str, Any] = {}
     sources = dict.fromkeys(FIELDS, DEFAULT)
     as_shipped: set[str] = set()
     foreign: list[Given] = []
+    stated: dict[str, str] = {}
     for each in (*origin.given, *(Given(name, text, ADMIN) for name, text in changes.items())):
         given = each._replace(name=ALIASES.get(each.name, each.name))
         field = FIELDS.get(given.name)
+        stated[given.name] = given.text
         if field is None:
             foreign.append(given)
-            rules.check_foreign(given.name, given.text)
         # An empty value is Pulsar's way to write "not set"; of a port it means in a file that it stays closed.
         elif given.text or (given.from_file and KEYS[field].empty):
             values[field] = parse(given)
@@ -144,6 +159,7 @@ def _settle(origin: Origin, changes: Mapping[str, str]) -> Settings:
             as_shipped.discard(field)
             if given.from_file and values[field] == _LISTINGS_AS_SHIPPED.get(field):
                 as_shipped.add(field)
+    rules.check_ignored(stated)
     warnings = _warnings_on_others(foreign)
     _work_out(values, sources, origin, as_shipped, warnings)
     settings = Settings(**values, sources=sources, origin=origin)
@@ -151,12 +167,16 @@ def _settle(origin: Origin, changes: Mapping[str, str]) -> Settings:
 
 
 def _warnings_on_others(foreign: list[Given]) -> list[str]:
-    """Return one warning for all ignored keys of Pulsar, per file or for variables, and one for unknown keys."""
+    """Return one warning for all ignored keys of Pulsar, per file or for variables, and one for unknown keys.
+
+    Raises:
+        ConfigurationError: an unknown key is a near miss of a security setting.
+    """
     pulsars: dict[str, dict[str, None]] = defaultdict(dict)
     unknown = []
     for given in foreign:
         if not is_pulsars(given.name):
-            unknown.append(f"{given.name} ({given.source})")
+            unknown.append(_told_of_unknown(given))
         elif given.text:
             place = given.source.rpartition(" line ")[0] if given.from_file else "the environment"
             pulsars[place][given.name] = None
@@ -169,6 +189,18 @@ def _warnings_on_others(foreign: list[Given]) -> list[str]:
     if unknown:
         warnings.append(f"unknown settings are ignored: {', '.join(unknown)}")
     return warnings
+
+
+def _told_of_unknown(given: Given) -> str:
+    """Return an unknown key with its source, and with the key that it is near to. Raises ConfigurationError."""
+    key = near_misses.meant(given.name.removeprefix(VARIABLE_PREFIX))
+    if key is None:
+        return f"{given.name} ({given.source})"
+    meant = key if given.from_file else KEYS[FIELDS[key]].variable
+    # Without a value it would not be set either.
+    if key in SECURITY and given.text:
+        raise _missed(f"{given.name} ({given.source})", meant)
+    return f"{given.name} ({given.source}; do you mean {meant}?)"
 
 
 def parse(given: Given) -> object:

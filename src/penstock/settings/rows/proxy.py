@@ -34,21 +34,6 @@ class Proxying:
     upstream_admin_url_tls: str | None = row(
         "brokerWebServiceURLTLS", str, "<none>", "The same for tlsEnabledWithBroker: https://host:8443."
     )
-    upstream_tls: bool = row(
-        "tlsEnabledWithBroker",
-        switch,
-        False,
-        "Whether brokers are reached at brokerServiceURLTLS and brokerWebServiceURLTLS.",
-    )
-    upstream_trust_certs: Path | None = row(
-        "brokerClientTrustCertsFilePath",
-        Path,
-        "<none>",
-        "Certificates, in PEM, of the authorities of the brokers' certificates; otherwise those of the system.",
-    )
-    upstream_hostname_check: bool = row(
-        "tlsHostnameVerificationEnabled", switch, False, "Whether a broker's certificate must have its host's name."
-    )
     upstream_connect_timeout_ms: int = row(
         "brokerProxyConnectTimeoutMs", whole(1), 10_000, "How long connecting to a broker may take."
     )
@@ -100,6 +85,27 @@ class Proxying:
         str,
         "persistent://pulsar/system/proxy-governance",
         "Topic of the cluster on which proxies record decisions, with governanceRecordsEnabled.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class ProxySecurity:
+    """Authentication and TLS of the proxy."""
+
+    upstream_tls: bool = row(
+        "tlsEnabledWithBroker",
+        switch,
+        False,
+        "Whether brokers are reached at brokerServiceURLTLS and brokerWebServiceURLTLS.",
+    )
+    upstream_trust_certs: Path | None = row(
+        "brokerClientTrustCertsFilePath",
+        Path,
+        "<none>",
+        "Certificates, in PEM, of the authorities of the brokers' certificates; otherwise those of the system.",
+    )
+    upstream_hostname_check: bool = row(
+        "tlsHostnameVerificationEnabled", switch, False, "Whether a broker's certificate must have its host's name."
     )
     group_key: str | None = row(
         "resourceUsageKey",
