@@ -49,6 +49,12 @@ def test_a_topic_is_limited_by_the_groups_of_its_namespace_and_its_tenant_each_o
 @pytest.mark.parametrize(
     ("text", "told"),
     [
+        ('[".."]', "'..' may hold letters"),
+        ('["a b"]', "'a b' may hold letters"),
+        ('["\\u0007"]', "may hold letters"),
+        (f"[{'a' * 256}]", "at most 255"),
+        ('[gold]\ntenants = ["a/b"]', "tenants: 'a/b' may hold letters"),
+        ('[gold]\npublishRateInMsgs = "7"', "publishRateInMsgs = '7': want a whole number"),
         ("gold = 1", r"\[gold\]: want a table"),
         ("[gold]\npublishRateInMsg = 1", r"\[gold\] has no member publishRateInMsg; do you mean publishRateInMsgs\?"),
         ("[gold]\nsize = 1", "want one of publishRateInMsgs"),

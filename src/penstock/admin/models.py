@@ -9,15 +9,32 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
+from pydantic_core import PydanticCustomError
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 
-# Java's numbers: what is beyond them no client can have meant.
-Int: TypeAlias = Annotated[int, Field(ge=-INT_MAX - 1, le=INT_MAX)]
-Long: TypeAlias = Annotated[int, Field(ge=-LONG_MAX - 1, le=LONG_MAX)]
-Count: TypeAlias = Annotated[int, Field(ge=0, le=LONG_MAX)]
+
+def _number(value: object) -> object:
+    """Return a value that is not of another type of JSON than a number.
+
+    Pydantic would take `true` for 1 and "7" for 7: a script with its members in the wrong order would set wrong limits.
+    A number without a fraction may be written 7.0, because JSON has one type of numbers.
+    """
+    if isinstance(value, bool | str):
+        what = "true or false" if isinstance(value, bool) else "a text"
+        raise PydanticCustomError("number", "want a number, not {what}", {"what": what})
+    return value
+
+
+# Java's numbers: what is beyond them no client can have meant. In a query, all is text.
+IntInQuery: TypeAlias = Annotated[int, Field(ge=-INT_MAX - 1, le=INT_MAX)]
+Int: TypeAlias = Annotated[IntInQuery, BeforeValidator(_number)]
+Long: TypeAlias = Annotated[int, Field(ge=-LONG_MAX - 1, le=LONG_MAX), BeforeValidator(_number)]
+Count: TypeAlias = Annotated[int, Field(ge=0, le=LONG_MAX), BeforeValidator(_number)]
+Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False), BeforeValidator(_number)]
+Flag: TypeAlias = StrictBool
 Properties: TypeAlias = dict[str, str]
 AuthAction: TypeAlias = Literal["produce", "consume", "functions", "sources", "sinks", "packages"]
 
@@ -89,7 +106,7 @@ class Finding(Model):
     limit: str
     reason: str
     for_ms: Long | None = Field(None, alias="forMs")
-    numbers: dict[str, float] = {}
+    numbers: dict[str, Number] = {}
     lifted_by: str = Field(alias="liftedBy")
     # Whose limit it is, if it is not one of whoever is slowed, or the broker's. Those who do not administer one of them
     # are not told more than that there is such a limit.
@@ -155,7 +172,7 @@ class ResetPosition(BatchMessageId):
     """A position to reset or create a subscription at."""
 
     # Pulsar's JSON leaves the "is" out, whatever its documentation says; those who believe it are understood, too.
-    is_excluded: bool = Field(False, validation_alias=AliasChoices("excluded", "isExcluded"))
+    is_excluded: Flag = Field(False, validation_alias=AliasChoices("excluded", "isExcluded"))
     properties: Properties | None = None
 
 
@@ -163,7 +180,7 @@ class PartitionedMetadata(Model):
     """How many partitions a topic has; 0: it is none."""
 
     partitions: Int
-    deleted: bool = False
+    deleted: Flag = False
     properties: Properties | None = None
 
 

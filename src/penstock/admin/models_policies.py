@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field, create_model
 
-from penstock.admin.models import AuthAction, Bundles, Int, Long, Model, Properties
+from penstock.admin.models import AuthAction, Bundles, Int, Long, Model, Number, Properties
+from penstock.admin.models import Flag as Switch
 from penstock.broker.policies.policy_parts import BACKLOG_QUOTA, DISPATCH_RATE
 from penstock.broker.policies.policy_table import POLICIES
 from penstock.broker.policies.shapes import Each, Flag, Object, Whole, Word, Words
@@ -29,7 +30,7 @@ def model(shape: Shape) -> Any:  # noqa: ANN401 -- a type, made here
         case Whole():
             return Long if shape.long else Int
         case Flag():
-            return bool
+            return Switch
         case Word():
             return _words(shape.allowed)
         case Words():
@@ -63,13 +64,17 @@ def _member(member: Member) -> tuple[Any, Any]:
     kind: Any = member.kind
     if kind is int:
         kind = Long if member.long else Int
+    elif kind is float:
+        kind = Number
+    elif kind is bool:
+        kind = Switch
     elif member.words:
         kind = _words(member.words)
     if member.nullable:
         kind |= None
     # What is left out where null is allowed, too, the broker completes.
     default: Any = ... if member.required else None if member.nullable else member.default
-    return kind, Field(default, allow_inf_nan=False) if member.kind is float else default
+    return kind, default
 
 
 def _title(what: str) -> str:
@@ -90,9 +95,9 @@ class _Namespace(Model):
     auth_policies: AuthPolicies | None = None
     bundles: Bundles | None = None
     latency_stats_sample_rate: dict[str, Int] | None = None
-    deleted: bool | None = None
+    deleted: Switch | None = None
     properties: Properties | None = None
-    migrated: bool | None = None
+    migrated: Switch | None = None
 
 
 def _policies() -> type[Model]:

@@ -22,6 +22,9 @@ DEFAULT_NAMESPACE: Final = "default"
 # The characters Pulsar allows in tenants and namespaces. A topic's own name may hold any but the slash.
 _ENTITY: Final = re.compile(r"[-=:.\w]+", re.ASCII)
 
+# As of names of files. Nobody types longer ones, and three of them fit a topic's name.
+ENTITY_CHARACTERS_MAX: Final = 255
+
 _PARTITION_MARK: Final = "-partition-"
 # Written as Pulsar prints it, nothing else: `t-partition-01` and `t-partition--1` are plain topics there too.
 _PARTITION_SUFFIX: Final = re.compile(rf"{_PARTITION_MARK}(0|[1-9][0-9]{{0,9}})\Z", re.ASCII)
@@ -30,6 +33,19 @@ _PARTITION_INDEX_MAX: Final = 2**31 - 1  # partition ids travel as int32
 # The durable subscription that stands where compaction has come to, as Pulsar calls it. Nobody consumes from it, and
 # only compaction moves it: what is before it may go when all others have acknowledged it.
 COMPACTION_SUBSCRIPTION: Final = "__compaction"
+
+
+def check_entity(name: str) -> None:
+    """Raise ValueError unless a cluster, tenant, namespace or group may be created with this name.
+
+    Pulsar allows `.` and `..`, too. But in a path of HTTP these are the directory itself and the one above: what has
+    such a name can hardly be read or deleted, and what is done with it may be done with something else.
+    """
+    if _ENTITY.fullmatch(name) is None or name in {".", ".."} or len(name) > ENTITY_CHARACTERS_MAX:
+        raise ValueError(
+            f"{name[:ENTITY_CHARACTERS_MAX]!r} may hold letters, digits and - = : . _ only, at most "
+            f"{ENTITY_CHARACTERS_MAX} of them, and may not be . or .."
+        )
 
 
 def parent_text(topic: str) -> str:

@@ -18,7 +18,7 @@ import tomllib
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.errors import ConfigurationError, PenstockError
-from penstock.core.names import NamespaceName
+from penstock.core.names import NamespaceName, check_entity
 from penstock.governance.resource_group import GroupRate, GroupRates
 from penstock.proxy.groups import Definitions
 
@@ -50,6 +50,7 @@ def parse(text: str, source: str) -> Definitions:
         where = f"{source}: [{name}]"
         if not isinstance(table, dict):
             raise ConfigurationError(f"{where}: want a table of a resource group, got {table!r}")
+        _check_name(name, where)
         for member in table:
             if member not in _MEMBERS:
                 near = difflib.get_close_matches(member, _MEMBERS, 1)
@@ -64,6 +65,7 @@ def parse(text: str, source: str) -> Definitions:
                 raise ConfigurationError(f"{where} namespaces: {error}") from error
             _attach(of_namespaces, key, name, f"{where} namespaces")
         for tenant in _names(table, "tenants", where):
+            _check_name(tenant, f"{where} tenants")
             _attach(of_tenants, tenant, name, f"{where} tenants")
     return Definitions(quotas, of_namespaces, of_tenants)
 
@@ -81,6 +83,13 @@ def _names(table: Mapping[str, Any], member: str, where: str) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
         raise ConfigurationError(f"{where} {member} = {names!r}: want a list of names")
     return names
+
+
+def _check_name(name: str, where: str) -> None:
+    try:
+        check_entity(name)
+    except ValueError as error:
+        raise ConfigurationError(f"{where}: {error}") from error
 
 
 def _attach(attached: dict[str, str], what: str, group: str, where: str) -> None:

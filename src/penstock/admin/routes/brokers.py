@@ -16,7 +16,7 @@ from penstock import __version__
 from penstock.admin import load_reports
 from penstock.admin.gateway import Ask
 from penstock.admin.http_responses import InPieces
-from penstock.admin.models import Model
+from penstock.admin.models import Flag, Model, Number
 from penstock.admin.models_stats import ListingMemories, MutedConnections
 from penstock.admin.routing import NO_CONTENT, REASON, Namespace
 from penstock.core.errors import NotFound, ServiceNotReady
@@ -37,12 +37,12 @@ _WORKERS: Final = ("/admin/v2/worker", "/admin/v2/worker-stats", "/admin/v2/func
 class ResourceQuota(Model):
     """The expected load of a bundle, per second."""
 
-    msgRateIn: float = 0.0  # noqa: N815 -- names of the JSON
-    msgRateOut: float = 0.0  # noqa: N815
-    bandwidthIn: float = 0.0  # noqa: N815
-    bandwidthOut: float = 0.0  # noqa: N815
-    memory: float = 0.0
-    dynamic: bool = True
+    msgRateIn: Number = 0.0  # noqa: N815 -- names of the JSON
+    msgRateOut: Number = 0.0  # noqa: N815
+    bandwidthIn: Number = 0.0  # noqa: N815
+    bandwidthOut: Number = 0.0  # noqa: N815
+    memory: Number = 0.0
+    dynamic: Flag = True
 
 
 def router(gateway: Gateway, needs: Needs) -> APIRouter:

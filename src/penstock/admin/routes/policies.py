@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from penstock.admin import models_policies as models
 from penstock.admin.gateway import Ask
-from penstock.admin.models import Int, Model, Properties
+from penstock.admin.models import Int, IntInQuery, Model, Properties
 from penstock.admin.routing import NAMESPACE, NO_CONTENT, TOPIC, Namespace, NoBody, Topic
 from penstock.broker.policies.policy_rows import Level, Policy, Stored
 from penstock.broker.policies.shapes import Json  # noqa: TC001 -- FastAPI reads annotations
@@ -274,7 +274,7 @@ def _add_odd_ones_of_topic(router: APIRouter, ask: Ask, needs: Needs) -> None:
         return _answer(await ask(lambda broker: broker.policies.of_topic(name, "messageTTL", applied=applied)))
 
     @router.post(f"{TOPIC}/messageTTL", **NO_CONTENT, **common)
-    async def set_ttl_of_topic(name: Topic, seconds: Annotated[Int, Query(alias="messageTTL")]) -> None:
+    async def set_ttl_of_topic(name: Topic, seconds: Annotated[IntInQuery, Query(alias="messageTTL")]) -> None:
         """Set messageTTL of a topic."""
         await ask(lambda broker: broker.policies.set_of_topic(name, "messageTTL", seconds))
 

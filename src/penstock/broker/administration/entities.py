@@ -3,23 +3,23 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import PreconditionFailed
+from penstock.core.names import check_entity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.broker.limits import BrokerLimits
 
-_ENTITY: Final = re.compile(r"[-=:.\w]+", re.ASCII)
-
 
 def check_name(name: str, refusal: str) -> None:
-    """Raises PreconditionFailed, with a text that starts with `refusal`, for an invalid cluster or tenant name."""
-    if _ENTITY.fullmatch(name) is None:
-        raise PreconditionFailed(f"{refusal}: {name!r} may hold letters, digits and - = : . _ only")
+    """Raises PreconditionFailed, with a text that starts with `refusal`, for a name that cannot be given."""
+    try:
+        check_entity(name)
+    except ValueError as error:
+        raise PreconditionFailed(f"{refusal}: {error}") from error
 
 
 def is_taken(stored: Mapping[str, Any] | None, limits: BrokerLimits) -> bool:

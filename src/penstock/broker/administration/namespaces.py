@@ -11,7 +11,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker.administration.entities import is_taken
+from penstock.broker.administration.entities import check_name, is_taken
 from penstock.broker.administration.lookup_admin import bundle_index
 from penstock.broker.elsewhere import of_namespace
 from penstock.broker.policies.group_quotas import OF_NAMESPACE, RESOURCE_GROUP
@@ -100,8 +100,9 @@ class Namespaces:
         Raises:
             TenantNotFound: its tenant does not exist.
             AlreadyExists: it exists.
-            PreconditionFailed: a cluster does not exist, or the number of bundles is invalid.
+            PreconditionFailed: its name or the number of bundles is invalid, or a cluster does not exist.
         """
+        check_name(namespace.namespace, "Namespace name is not valid")
         self._resources.check_tenant(namespace.tenant)
         text = str(namespace)
         stored = {key: value for key, value in (policies or {}).items() if value is not None}
