@@ -114,8 +114,10 @@ class Configuration:
         """Which stored values are left out, in a sentence that may be shown to everybody."""
         if not self._errors:
             return []
-        names = ", ".join(name[:_NAME_MAX] for name in sorted(self._errors)[:_NAMES_MAX])
-        return [f"{len(self._errors)} stored settings cannot be used and are ignored; the log says why: {names}"]
+        names = [name[:_NAME_MAX] for name in sorted(self._errors)]
+        more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
+        told = ", ".join(names[:_NAMES_MAX])
+        return [f"stored settings that cannot be used are ignored: {told}{more}; the log says why"]
 
     async def put(self, name: str, value: str) -> None:
         """Change a setting; returns when it is stored and applied.
@@ -156,7 +158,11 @@ class Configuration:
             self._apply()
         if value is not None and key in self._errors:  # Another broker has changed another setting at the same time.
             raise PreconditionFailed(f"{INVALID}: {self._errors[key]}")
-        log.info("%s is %s %s", key, self._keys.values().get(key, "deleted"), "again" if value is None else "now")
+        current = self._keys.values()
+        if key in current:
+            log.info("%s is %s %s", key, current[key], "again" if value is None else "now")
+        else:
+            log.info("the stored value of %s is deleted", key)
 
     def restore(self) -> None:
         """At the start: apply the stored overrides."""
