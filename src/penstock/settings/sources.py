@@ -135,8 +135,8 @@ def _check_variable(variable: str) -> None:
 
 def _missed(name: str, meant: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{name} is no setting; do you mean {meant}? It concerns security, so that penstock does not start without it: "
-        f"correct the name, or remove it"
+        f"{name} is no setting; do you mean {meant}? That concerns security, so penstock does not start: correct the "
+        f"name, or remove it"
     )
 
 
@@ -149,7 +149,8 @@ def _settle(origin: Origin, changes: Mapping[str, str]) -> Settings:
     for each in (*origin.given, *(Given(name, text, ADMIN) for name, text in changes.items())):
         given = each._replace(name=ALIASES.get(each.name, each.name))
         field = FIELDS.get(given.name)
-        stated[given.name] = given.text
+        if given.text:
+            stated[given.name] = given.text
         if field is None:
             foreign.append(given)
         # An empty value is Pulsar's way to write "not set"; of a port it means in a file that it stays closed.

@@ -46,9 +46,8 @@ class Put(NamedTuple):
     def store(self, tables: SharedTables) -> Sequence[Row]:
         """Raises ChangedMeanwhile; NotAllowed if the namespace would have too many topics."""
         check = _CHECKS.get(self.kind)
-        read = self.conditional or check is not None or self.kind == PARTITIONED
         # Not read if nothing depends on it: a damaged setting can be replaced.
-        found = tables.text(self.kind, self.name) if read else None
+        found = tables.text(self.kind, self.name) if self.conditional or check is not None else None
         if self.conditional:
             _check_unchanged(found, self.expected, f"{self.kind} {self.name}")
         if self.needed is not None and tables.text(*self.needed) is None:
