@@ -87,13 +87,15 @@ class DispatchGate:
     def unstored_stop(self, batch: Batch, stop: int) -> int:
         """The end of the rows of a non-persistent topic that may be delivered; the others are dropped.
 
-        Only resource groups limit them, and nothing waits, because nothing is stored.
+        Nothing waits, because nothing is stored.
         """
         now_ns = self._clock.monotonic_ns()
-        for group in self.groups:
-            if group.short_of(now_ns) is not None:
+        for _, rate in self.limiters:
+            rate.follow(now_ns)
+        for limiter in self._in_force():
+            if limiter.short_of(now_ns) is not None:
                 return 0
-            messages, nbytes = group.messages_left(now_ns), group.bytes_left(now_ns)
+            messages, nbytes = limiter.messages_left(now_ns), limiter.bytes_left(now_ns)
             if messages is not None:
                 stop = _rows_of(messages, batch.message_counts, 0, stop)
             if nbytes is not None:
