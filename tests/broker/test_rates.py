@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from penstock.broker.composition.administration import administration
 from penstock.broker.publishing.dispatch_gate import throttled_events
 from penstock.broker.publishing.limiters import RatePublish
+from penstock.core.errors import TooManyRequests
 from penstock.core.names import TopicName
 from penstock.core.units import KIB, NS_PER_S
 from penstock.governance.muting import MuteReason
@@ -304,6 +306,39 @@ async def delivered(client: Client, count: int) -> None:
     """Take so many messages."""
     for _ in range(count):
         await client.message()
+
+
+async def test_what_a_topic_without_storage_delivers_is_limited_too_and_the_rest_dropped(harness: Harness) -> None:
+    name = "non-persistent://public/default/n"
+    await harness.broker.policies.set_namespace("public/default", "dispatchRate", dispatch_rate(20))
+    consumer = await Client.connected(harness.port)
+    await consumer.request(
+        Type.SUBSCRIBE, Type.SUCCESS, topic=name, subscription="s", consumer_id=0, subType=1, durable=False
+    )
+    consumer.write(flow(1_000))
+    producer = await Client.producing(harness.port, topic=name)
+    (subscription,) = topic_of(harness, name).subscriptions.values()
+    for seconds in range(3):
+        await producer.published(*[b""] * 100)
+        await delivered(consumer, 20)
+        await turns()
+        assert subscription.messages_out == 20 * (seconds + 1)
+        harness.clock.advance(ms=1_000)
+
+
+async def test_what_is_read_over_rest_counts_for_the_dispatch_rates(harness: Harness) -> None:
+    producer = await Client.producing(harness.port)
+    await harness.broker.policies.set_topic(TOPIC, "dispatchRate", dispatch_rate(2))
+    await producer.published(*[b""] * 5)
+    name, messages = TopicName.parse(TOPIC), administration(harness.broker).messages
+    for nth in (1, 2):
+        await messages.examine(name, "earliest", nth)
+    with pytest.raises(TooManyRequests, match="dispatch rate"):
+        await messages.examine(name, "earliest", 3)
+    harness.clock.advance(ms=1_000)
+    three = (messages.examine(name, "earliest", nth) for nth in (3, 4, 5))
+    read = await asyncio.gather(*three, return_exceptions=True)
+    assert [isinstance(one, TooManyRequests) for one in read] == [False, False, True]
 
 
 async def test_a_subscription_delivers_its_rate_in_each_period_and_no_more(harness: Harness) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.broker.administration.finder import Finder
     from penstock.broker.log_reads import LogReads
     from penstock.broker.policies.quotas import Quotas
+    from penstock.broker.publishing.rates import Rates
     from penstock.broker.topics.topic import Topic
     from penstock.core.names import TopicName
 
@@ -32,11 +33,15 @@ class RawMessage(NamedTuple):
 
 
 class MessageAdmin:
-    """Reads messages of a topic or of one partition."""
+    """Reads messages of a topic or of one partition.
 
-    def __init__(self, *, reads: LogReads, quotas: Quotas[Topic], finder: Finder) -> None:
+    A message that is read here counts for the dispatch limits of its topic: else it would be a way around them.
+    """
+
+    def __init__(self, *, reads: LogReads, quotas: Quotas[Topic], rates: Rates, finder: Finder) -> None:
         self._reads = reads
         self._quotas = quotas
+        self._rates = rates
         self._finder = finder
 
     async def peek(self, name: TopicName, subscription: str, nth: int) -> RawMessage:
@@ -100,10 +105,19 @@ class MessageAdmin:
         return await self._quotas.bytes_from(topic, start)
 
     async def _read(self, topic: Topic, entry_id: int) -> RawMessage:
+        self._rates.check_read(topic)
         entry = await self._reads.read_entry(topic.ledger_id, entry_id)
         if entry is None:
             raise NotFound("Message not found")
+        self._rates.charge_read(topic, _messages_in(entry), len(entry))
         return RawMessage(topic.ledger_id, entry_id, topic.partition, entry)
+
+
+def _messages_in(entry: bytes) -> int:
+    try:
+        return metadata.batch_size(entry) or 1
+    except ProtocolError:
+        return 1
 
 
 def _check_stored(name: TopicName, doing: str) -> None:

@@ -131,7 +131,7 @@ def administration(broker: Broker, *, for_peers: bool = False) -> Administration
             finder=finder,
             elsewhere=elsewhere,
         ),
-        messages=MessageAdmin(reads=reads, quotas=broker.quotas, finder=finder),
+        messages=MessageAdmin(reads=reads, quotas=broker.quotas, rates=broker.rates, finder=finder),
         delayed=DelayedAdmin(
             changes=changes,
             reads=reads,

@@ -15,8 +15,9 @@ from penstock.broker.policies.policy_values import Rate
 from penstock.broker.publishing.dispatch_gate import DispatchGate, gate_of
 from penstock.broker.publishing.limiters import DispatchLimiter, RatePublish
 from penstock.broker.publishing.spent_limiters import SpentLimiters
-from penstock.core.errors import NotAllowed
+from penstock.core.errors import NotAllowed, TooManyRequests
 from penstock.core.units import NS_PER_S
+from penstock.groups.group_dispatch import GroupDispatch
 
 if TYPE_CHECKING:
     import asyncio
@@ -175,6 +176,32 @@ class Rates:
         limiter = old or DispatchLimiter(self._clock, self._loop, owner, topic)
         limiter.set_base(rate)
         return limiter
+
+    # -- reading without a subscription
+
+    def check_read(self, topic: PublishedTopic) -> None:
+        """Check the dispatch limits that all subscriptions of a topic share. Raises TooManyRequests if one is in debt."""
+        now_ns = self._clock.monotonic_ns()
+        for limiter in self._shared_dispatch(topic):
+            if limiter.short_of(now_ns) is not None:
+                raise TooManyRequests(
+                    f"{topic.text} has delivered what the dispatch rate of {limiter.owner} allows: try again in a second"
+                )
+
+    def charge_read(self, topic: PublishedTopic, messages: int, nbytes: int) -> None:
+        """Charge what was read over REST to the limits that all subscriptions of a topic share.
+
+        Raises TooManyRequests as `check_read`: others may have used the rest while it was read.
+        """
+        self.check_read(topic)
+        now_ns = self._clock.monotonic_ns()
+        for limiter in self._shared_dispatch(topic):
+            charged = limiter.limiter if isinstance(limiter, GroupDispatch) else limiter
+            charged.charge(messages, nbytes, now_ns)
+
+    def _shared_dispatch(self, topic: PublishedTopic) -> list[DispatchLimiter | GroupDispatch]:
+        rates = (topic.dispatch_limiter, self._dispatch)
+        return [*(group.dispatch for group in topic.resource_groups), *(rate for rate in rates if rate is not None)]
 
     # -- subscribing
 
