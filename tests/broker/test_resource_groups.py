@@ -25,7 +25,7 @@ from penstock.governance.resource_group import Amount, GroupRate, GroupRates, Me
 from penstock.testing.client import Type, frame, send
 from penstock.wire.client import entries
 from penstock.wire.pulsar_pb2 import MessageMetadata
-from tests.broker.governed import OTHER, configure
+from tests.broker.governed import OTHER, configure, subscribe
 from tests.net.harness import TOPIC, Client, publish, running, topic_of, turns, until
 
 if TYPE_CHECKING:
@@ -720,3 +720,22 @@ async def test_a_changed_quota_or_attachment_looks_at_the_topics_that_it_concern
     applied.clear()
     await policies.set_topic(SHOP, "messageTTLInSeconds", 7)
     assert applied == [SHOP]
+
+
+async def test_subscriptions_that_read_again_at_once_do_not_pass_one_entry_each(harness: Harness) -> None:
+    producer = await Client.producing(harness.port)
+    await producer.published(*[bytes(1_000)] * 6)
+    clients = [await subscribe(harness, name, permits=100) for name in ("a", "b", "c")]
+    for client in clients:
+        for _ in range(6):
+            await client.message()
+    subscriptions = topic_of(harness).subscriptions.values()
+    await put(harness, dispatchRateInMsgs=1)
+    await attach(harness)
+    before = sum(one.messages_out for one in subscriptions)
+    for client in clients:
+        client.write(frame(Type.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=0))
+    await turns()
+    assert sum(one.messages_out for one in subscriptions) == before + 1
+    await passes(3_500)
+    assert sum(one.messages_out for one in subscriptions) == before + 4

@@ -64,6 +64,8 @@ class Delivery:
         """Redeliver those entries of a batch that wait for redelivery, as many as consumers can take."""
         gate, row, stop = self._state.gate, 0, len(batch.offsets)
         if gate is not None:
+            if not gate.is_open():  # Others, or a batch of the same read, have used the rest.
+                return
             stop = gate.stop_row(batch, 0, stop)
         counts = wanted_counts(self._state.cursor, batch, row, stop)
         while row < stop:
