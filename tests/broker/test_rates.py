@@ -15,8 +15,9 @@ from penstock.core.errors import TooManyRequests
 from penstock.core.names import TopicName
 from penstock.core.units import KIB, NS_PER_S
 from penstock.governance.muting import MuteReason
-from penstock.testing.client import Type, frame
-from penstock.wire.pulsar_pb2 import ServerError
+from penstock.testing.client import Type, frame, send
+from penstock.wire.client import entries
+from penstock.wire.pulsar_pb2 import MessageMetadata, ServerError
 from tests.broker.governed import OTHER, configure
 from tests.net.harness import KEEP_ALIVE_S, TOPIC, Client, publish, running, topic_of, turns, until
 
@@ -559,3 +560,15 @@ async def test_a_consumer_that_subscribes_too_often_is_told_so(tmp_path: Path) -
         assert refused.error.message == "Subscribe limited by subscribe rate limit per consumer."
         harness.clock.advance(ms=30_000)
         await client.request(Type.SUBSCRIBE, Type.SUCCESS, **wanted)
+
+
+@pytest.mark.parametrize("policy", ["publishRate", "dispatchRate", "subscriptionDispatchRate"])
+async def test_where_messages_are_limited_those_of_each_entry_are_counted(harness: Harness, policy: str) -> None:
+    rate = publish_rate(1_000) if policy == "publishRate" else dispatch_rate(1_000)
+    metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=100)
+    client = await Client.producing(harness.port)
+    for limit, messages in ((None, 1), (rate, 101), (None, 102)):
+        await harness.broker.policies.set_topic(TOPIC, policy, limit)
+        client.write(send(0, 0, entries.entry(metadata, b"")))
+        await client.receipts(1)
+        assert topic_of(harness).messages_in == messages

@@ -739,3 +739,22 @@ async def test_subscriptions_that_read_again_at_once_do_not_pass_one_entry_each(
     assert sum(one.messages_out for one in subscriptions) == before + 1
     await passes(3_500)
     assert sum(one.messages_out for one in subscriptions) == before + 4
+
+
+@pytest.mark.parametrize("said", [None, 1, 0, -9])
+async def test_a_batch_counts_for_what_it_holds_whatever_its_send_says(harness: Harness, said: int | None) -> None:
+    await put(harness, publishRateInMsgs=10, dispatchRateInMsgs=10)
+    await attach(harness)
+    client = await Client.producing(harness.port)
+    metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=100)
+    fields = {} if said is None else {"num_messages": said}
+    stored = entries.entry(metadata, b"")
+    client.write(b"".join(send(0, number, stored, **fields) for number in range(3)))
+    await turns()
+    topic = topic_of(harness)
+    assert (topic.entries_in, topic.messages_in) == (1, 100)
+    await passes(10_000)
+    assert (topic.entries_in, topic.messages_in) == (2, 200)
+    await subscribe(harness, permits=1_000)
+    await turns()
+    assert topic.subscriptions["s"].messages_out == 100

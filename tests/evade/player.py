@@ -261,6 +261,8 @@ class Reader(Player):
         reads = self.moves.reads
         if reads not in {"peeks over REST", "examines over REST"} or not topic.startswith("persistent"):
             return
+        if self.world.limited_at_proxy:
+            return  # A proxy's groups limit what goes through it in the protocol.
         messages = self.world.admin_of(await self.world.owner(topic)).messages
         for nth in range(1, 11):
             with contextlib.suppress(PenstockError):

@@ -62,6 +62,7 @@ class World:
     place: Place
     harnesses: list[Harness]
     proxy: Proxied | None = None
+    limited_at_proxy: bool = False
     wires: list[Wire] = field(default_factory=list)
     _owners: dict[str, int] = field(default_factory=dict)
 
@@ -106,6 +107,7 @@ class World:
     def limit_at_proxy(self, quota: GroupRates) -> None:
         """Give the group this quota at the proxy."""
         assert self.proxy is not None
+        self.limited_at_proxy = True
         members = dict.fromkeys(NAMESPACES, GROUP)
         self.proxy.services.groups.define(Definitions({GROUP: quota}, members))
 

@@ -16,6 +16,7 @@ from penstock.wire.batch_counts import (
     METADATA_FIELDS_MAX,
     METADATA_WALKED_BYTES_MAX,
     Implausible,
+    counts_in,
     message_count,
 )
 from penstock.wire.events import PublishRun
@@ -117,3 +118,19 @@ def test_the_most_fields_there_can_be_are_counted_in_no_time() -> None:
     before = time.process_time()
     assert len(run_of(1, properties=[KeyValue(key="", value="")] * 160_000).refused) == 1
     assert time.process_time() - before < 5
+
+
+def test_entries_are_counted_by_their_metadata_whatever_their_sends_said() -> None:
+    batch, single = seal(entry_body(b"", num_messages_in_batch=100)), seal(entry_body(b""))
+    named = seal(entry_body(b"", partition_key="X"))  # has the tag's byte, and no number
+    unsealed, implausible = (
+        entry_body(b"", num_messages_in_batch=7),
+        seal(entry_body(b"", num_messages_in_batch=2**31 - 1)),
+    )
+    rows = [single, batch, named, unsealed, implausible, b"", b"\x0e\x01"]
+    data = b"".join(rows)
+    lengths = [len(row) for row in rows]
+    offsets = [sum(lengths[:row]) for row in range(len(rows))]
+    assert counts_in(data, offsets, lengths, None) == [1, 100, 1, 7, 1, 1, 1]
+    assert counts_in(data, offsets, lengths, [1, 50, 1, 1, 1, 1, 1]) == [1, 50, 1, 7, 1, 1, 1]
+    assert counts_in(data, offsets[2:3], lengths[2:3], None) is None

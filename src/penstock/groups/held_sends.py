@@ -19,6 +19,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.governance.resource_group import Amount
+from penstock.wire.batch_counts import counts_in
 from penstock.wire.events import PublishRun
 
 if TYPE_CHECKING:
@@ -190,6 +191,9 @@ class HeldSends:
         first = producer_ids[0]
         ids = (first,) if producer_ids.count(first) == len(producer_ids) else dict.fromkeys(producer_ids)
         limited = {one: producer for one in ids if (producer := self._limited(one)) is not None}
+        if limited:
+            counts = counts_in(run.data, run.offsets, run.lengths, run.message_counts)
+            run.message_counts = None if counts is None else list(counts)
         if not limited or (self._producers.keys().isdisjoint(limited) and _all_may_pass(run, limited.values())):
             return run
         waiting = self._rows_that_wait(run, limited)

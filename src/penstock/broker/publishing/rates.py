@@ -77,12 +77,23 @@ class Rates:
         self._set_publish_lines(topic, *(one for one in (own, shared) if one is not None))
         dispatch = topic.dispatch_limiter or _adopted(self._spent_dispatch.take(topic.text), topic.text, topic)
         topic.dispatch_limiter = self._dispatch_limiter(dispatch, topic.text, topic, topic.policies.dispatch_rate)
+        self._note_who_counts(topic)
         for subscription in topic.subscriptions.values():
             self.subscription_changed(topic, subscription)
 
     def adaptive_changed(self, topic: PublishedTopic) -> None:
         """Update the limiters of a topic that is throttled adaptively from now on, or is not any more."""
         self._set_publish_lines(topic, *(one for one in topic.publish_lines if isinstance(one, RatePublish)))
+        self._note_who_counts(topic)
+
+    def _note_who_counts(self, topic: PublishedTopic) -> None:
+        """A SEND's own number of messages is not believed where messages are limited; held SENDs are counted there."""
+        policies = topic.policies
+        of_subscriptions = (policies.subscription_dispatch_rate, *policies.subscription_dispatch_rates.values())
+        delivered = (topic.dispatch_limiter, self._dispatch)
+        topic.counts_entries = not topic.publish_lines and (
+            any(one is not None for one in delivered) or any(rate.limited for rate in of_subscriptions)
+        )
 
     def _set_publish_lines(self, topic: PublishedTopic, *rates: RatePublish) -> None:
         before = topic.publish_lines
@@ -180,13 +191,12 @@ class Rates:
     # -- reading without a subscription
 
     def check_read(self, topic: PublishedTopic) -> None:
-        """Check the dispatch limits that all subscriptions of a topic share. Raises TooManyRequests if one is in debt."""
+        """Check the dispatch limits that subscriptions of a topic share. Raises TooManyRequests if one is in debt."""
         now_ns = self._clock.monotonic_ns()
         for limiter in self._shared_dispatch(topic):
             if limiter.short_of(now_ns) is not None:
-                raise TooManyRequests(
-                    f"{topic.text} has delivered what the dispatch rate of {limiter.owner} allows: try again in a second"
-                )
+                what = f"what the dispatch rate of {limiter.owner} allows"
+                raise TooManyRequests(f"{topic.text} has delivered {what}: try again in a second")
 
     def charge_read(self, topic: PublishedTopic, messages: int, nbytes: int) -> None:
         """Charge what was read over REST to the limits that all subscriptions of a topic share.
