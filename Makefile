@@ -98,6 +98,11 @@ flood: $(SETUP)  ## 1,000 connections of large frames against a small pool under
 abuse: $(SETUP)  ## attacks with each command, field and route on a broker of 256 MB (ABUSE='--cases 0' for all; --help)
 	$(PY) -m tests.abuse.run $(ABUSE)
 
+.PHONY: evade
+evade: $(SETUP)  ## players with a tenant's rights against each limiter, 1,000 plays each at one broker, three and a proxy (PLAYS); LIMITER=, BROKERS=3, PROXY=1: some; SEED=123: one
+	$(PY) -m tests.evade.run --plays $(or $(PLAYS),1000) $(if $(LIMITER),--limiter $(LIMITER)) $(if $(SEED),--seed $(SEED)) \
+	  $(if $(BROKERS),--brokers $(BROKERS)) $(if $(PROXY),--proxy) $(if $(SEED)$(LIMITER)$(BROKERS)$(PROXY),,--write)
+
 .PHONY: bench
 bench: $(SETUP)  ## the table of loads, and a page with plots, in 10 minutes; PEER=pulsar: beside Apache Pulsar, in 25; BEFORE=DIR: beside another checkout
 	$(PY) -m benchmarks.run $(if $(PEER),--peer $(PEER)) $(if $(BEFORE),--before $(BEFORE)) $(if $(LOADS),--loads '$(LOADS)')

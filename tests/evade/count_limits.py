@@ -74,6 +74,7 @@ class Crowd(Player):
         if wire.is_open:
             self.levels.begun(payer, thing)
             wire.owned.append((payer, thing))
+            wire.on_gone = partial(self._gone, wire)
 
     def _gone(self, wire: Wire) -> None:
         for payer, thing in wire.owned:
@@ -122,12 +123,14 @@ class Subscriptions(Crowd):
         if not topic.startswith("persistent"):
             raise Refused("it has none that stay")
         subscription = f"{self.moves.subscription}{name}"
-        if self.chance.random() < 0.3:
+        number, way = int(name.rpartition("-")[2]), self.chance.choice(("SUBSCRIBE", "PRODUCER", "REST"))
+        if way == "REST":
             admin = self.world.admin_of(await self.world.owner(topic))
             await admin.subscriptions.create(TopicName.parse(topic), subscription)
+        elif way == "PRODUCER":
+            await wire.request(Type.PRODUCER, topic=topic, producer_id=number, initial_subscription_name=subscription)
         else:
-            consumer_id = int(name.rpartition("-")[2])
-            await subscribe(wire, topic, subscription, consumer_id, self.moves, durable=True)
+            await subscribe(wire, topic, subscription, number, self.moves, durable=True)
         self.levels.begun(topic, subscription)
 
     def deleted(self, topic: str) -> None:
@@ -233,7 +236,7 @@ class Subscriber(Player):
         while self.going and wire.is_open:
             await subscribe(wire, topic, self.moves.subscription, 0, self.moves)
             address = "" if self.world.proxy is not None else self.address(hand, visit)
-            self.rate.add(f"{topic} from {address}", 1, self.loop.time())
+            self.rate.add(f"{await self.world.payer(topic)} from {address}", 1, self.loop.time())
             if self.chance.random() < 0.5:
                 await self.leave(wire)
                 return

@@ -149,7 +149,7 @@ class Retained:
 
     def deleted(self, topic: str) -> None:
         """Nothing of it is kept any more."""
-        self.each.pop(topic, None)
+        self.each = {name: kept for name, kept in self.each.items() if name.partition(" at ")[0] != topic}
 
     def verdict(self) -> Verdict:
         verdicts = [Verdict(topic, kept.total, kept.allowed) for topic, kept in self.each.items()]

@@ -101,7 +101,8 @@ async def _read_for_each(
     loop = asyncio.get_running_loop()
 
     def passed(topic: str, subscription: str, messages: int, _entry_bytes: int) -> None:
-        counter.add(f"{topic} {subscription}" if by_subscription else topic, messages, loop.time())
+        if subscription or not by_subscription:
+            counter.add(f"{topic} {subscription}" if by_subscription else topic, messages, loop.time())
 
     await StockedReader(world, moves, chance, LASTS_S, lambda: counter.excessive, passed).play()
     return counter.verdict()

@@ -34,6 +34,8 @@ CONNECTIONS_MAX: Final = 120
 PARTITIONS: Final = 3
 # How long a hand waits for its receipts before it leaves, and before it tries again what was refused.
 LAST_RECEIPTS_S: Final = 0.5
+# Who leaves at once has the receipts of what passed without waiting: else nobody would know of it.
+GONE_S: Final = 0.002
 AGAIN_S: Final = 0.05
 # After so many refusals it goes on with plain names: a play that gets nothing tries nothing.
 REFUSALS_MAX: Final = 3
@@ -125,6 +127,7 @@ class Player:
     async def leave(self, wire: Wire) -> None:
         """End a visit as the moves say."""
         if self.moves.leaves == "at once":
+            await asyncio.sleep(GONE_S)
             wire.abort()
         elif self.moves.leaves == "by closing its half":
             wire.end_sending()
@@ -166,7 +169,8 @@ class Publisher(Player):
 
     async def visit(self, wire: Wire, topic: str, hand: int, visit: int) -> None:
         moves, shape = self.moves, choices.SHAPES[self.moves.shape]
-        wire.on_receipt = lambda _producer: self.passed(topic, shape.messages, shape.entry_bytes)
+        payer = await self.world.payer(topic)
+        wire.on_receipt = lambda _producer: self.passed(payer, shape.messages, shape.entry_bytes)
         producers = 3 if moves.members == "three producers each" else 1
         frames = []
         for producer_id in range(producers):
@@ -201,7 +205,7 @@ class Publisher(Player):
 
 @dataclass
 class Reader(Player):
-    """Consumes. `passed` is told topic, subscription, messages and bytes of each delivery."""
+    """Consumes. `passed` is told topic, subscription, messages and bytes of each delivery; "" for none, over REST."""
 
     passed: Callable[[str, str, int, int], None]
 
@@ -211,11 +215,12 @@ class Reader(Player):
         permits = choices.PERMITS[moves.permits]
         # A subscription that ends with its visit is another one at the next.
         passing = f"{name} {hand}-{visit}" if moves.reads == "unsubscribes" or "non-durable" in moves.reader else name
+        payer = await self.world.payer(topic)
         got: list[codec.CommandMessage] = []
 
         def received(command: codec.CommandMessage, entry: bytes) -> None:
             got.append(command)
-            self.passed(topic, passing, messages_in(entry), len(entry))
+            self.passed(payer, passing, messages_in(entry), len(entry))
 
         wire.on_message = received
         await wire.request(
@@ -270,7 +275,7 @@ class Reader(Player):
                     raw = await messages.peek(TopicName.parse(topic), name, nth)
                 else:
                     raw = await messages.examine(TopicName.parse(topic), "earliest", nth)
-                self.passed(topic, name, messages_in(raw.entry), len(raw.entry))
+                self.passed(await self.world.payer(topic), "", messages_in(raw.entry), len(raw.entry))
 
 
 _EARLIEST: Final = {"ledgerId": 2**64 - 1, "entryId": 2**64 - 1}

@@ -33,10 +33,13 @@ def _entry(moves: Moves, *, nbytes: bool) -> int:
 
 
 def _reads(moves: Moves, *, nbytes: bool) -> int:
-    """What one read of each connection may bring, for limits that stop reading."""
+    """What one read of each connection may bring, for limits that stop reading.
+
+    Each hand has one that came while there was a balance, and one of those that it left is woken.
+    """
     shape = choices.SHAPES[moves.shape]
     rows = READ_BYTES // shape.entry_bytes + 1
-    return choices.HANDS[moves.hands] * rows * _entry(moves, nbytes=nbytes)
+    return (choices.HANDS[moves.hands] + 1) * rows * _entry(moves, nbytes=nbytes)
 
 
 async def _publish_for_all(world: World, moves: Moves, chance: Random, counter: Stretches, *, nbytes: bool) -> Verdict:

@@ -18,6 +18,31 @@ if TYPE_CHECKING:
     from tests.evade.world import Place
 
 SEEDS = range(3)
+# Each of these once passed a limit, alone.
+ESCAPED = (
+    ("group-publish-messages", Moves(topics="x__transaction_pending_ack")),
+    ("group-publish-messages", Moves(topics="__change_events")),
+    ("group-publish-messages", Moves(topics="__transaction_buffer_snapshot")),
+    ("group-dispatch-messages", Moves(topics="x__transaction_pending_ack")),
+    ("backlog-quota", Moves(topics="x__transaction_pending_ack")),
+    ("producers-per-topic", Moves(topics="__change_events")),
+    ("topics-per-namespace", Moves(topics="x__transaction_pending_ack")),
+    ("group-publish-messages", Moves(producer="pulsar.repl.east")),
+    ("adaptive-throttling", Moves(spread="a new topic each cycle", visits="each 100 ms")),
+    ("adaptive-throttling", Moves(spread="half on one, half on fifty", hands="12")),
+    ("topics-per-namespace", Moves()),
+    ("subscriptions-per-topic", Moves()),
+    ("topic-publish-messages", Moves(visits="after 7", leaves="at once")),
+    ("broker-publish-messages", Moves(visits="after 7", leaves="at once")),
+    ("topic-publish-messages", Moves(deeds="unloads the topics")),
+    ("topic-dispatch", Moves(deeds="unloads the topics")),
+    ("topic-dispatch", Moves(topics="non-persistent")),
+    ("broker-dispatch", Moves(topics="non-persistent")),
+    ("group-dispatch-messages", Moves(reads="peeks over REST", permits="1")),
+    ("topic-dispatch", Moves(reads="examines over REST")),
+    ("group-publish-messages", Moves(shape="batches of ten that say they are one")),
+    ("group-dispatch-messages", Moves(shape="batches of ten that say they are -9")),
+)
 ALL = [(limiter, place) for limiter, row in LIMITERS.items() for place in row.places]
 
 
@@ -31,6 +56,12 @@ def test_nobody_gets_more_than_the_limit_and_one_burst(limiter: str, place: Plac
     for seed in SEEDS:
         played = play(limiter, seed, place)
         assert not played.verdict.over, played
+
+
+@pytest.mark.parametrize(("limiter", "moves"), ESCAPED, ids=str)
+def test_what_once_escaped_does_not(limiter: str, moves: Moves) -> None:
+    played = play(limiter, 0, moves=moves)
+    assert not played.verdict.over, played
 
 
 def test_a_seed_makes_the_same_play_each_time() -> None:
@@ -47,9 +78,9 @@ def test_a_limiter_that_forgets_what_it_charged_is_found(monkeypatch: pytest.Mon
 
 def test_the_worst_stretch_is_found_wherever_it_begins() -> None:
     counter = Stretches("somebody", rate=10, burst=9)
-    for now_s, amount in ((0, 5), (10, 20), (11, 9)):
+    for now_s, amount in ((0, 5), (10, 20), (11, 15)):
         counter.add(amount, now_s)
-    assert counter.verdict() == Verdict("somebody", 29, 19, 1)
+    assert counter.verdict() == Verdict("somebody", 35, 19, 1)
 
 
 def test_each_payer_has_its_own_burst() -> None:

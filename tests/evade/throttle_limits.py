@@ -33,7 +33,7 @@ WARM_UP_S: Final = 1.0
 # Each hand publishes 40 entries a second, as long as it gets its receipts.
 BURST: Final = 2
 NEIGHBOUR: Final = "persistent://public/default/neighbour"
-NEIGHBOUR_S: Final = 0.2
+NEIGHBOUR_S: Final = 0.5
 
 
 class Pressure:
@@ -77,12 +77,12 @@ LEAST: Final = 50
 
 
 async def _neighbour(world: World) -> None:
-    """Another tenant, which publishes a little."""
+    """Another tenant, which publishes so little that it never pays for the pressure."""
     wire = await world.wire_for(NEIGHBOUR)
     await wire.request(Type.PRODUCER, topic=NEIGHBOUR, producer_id=0)
-    frame = choices.SHAPES["small"].frame_of(0)
+    frame = choices.SHAPES["tiny"].frame_of(0)
     while wire.is_open:
-        wire.publish(0, frame, BURST)
+        wire.publish(0, frame, 1)
         await asyncio.sleep(NEIGHBOUR_S)
 
 

@@ -44,6 +44,7 @@ class Wire(asyncio.Protocol):
         is_open: until either side has closed it.
         unanswered: SENDs without receipt, by producer id.
         owned: what ends with it, as the player counts it: payers and names.
+        on_gone: is called when the broker ends what it has, or the connection is closed.
         on_receipt: is told the producer id of each receipt.
         on_message: is told the consumer id, the message's command and its entry.
     """
@@ -51,6 +52,7 @@ class Wire(asyncio.Protocol):
     def __init__(self) -> None:
         self.is_open = True
         self.unanswered: dict[int, int] = {}
+        self.on_gone: Callable[[], None] = lambda: None
         self.on_receipt: Callable[[int], None] = lambda _producer: None
         self.on_message: Callable[[codec.CommandMessage, bytes], None] = lambda _command, _entry: None
         self.owned: list[tuple[str, str]] = []
@@ -175,6 +177,7 @@ class Wire(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_open = False
+        self.on_gone()
         self._all_answered.set()
         for future in self._asked.values():
             if not future.done():
@@ -191,11 +194,9 @@ class Wire(asyncio.Protocol):
             self.on_message(command.message, entry_in(came.entry))
         elif command.type == Type.PING:
             self.write(codec.pong())
-        elif command.type == Type.CLOSE_PRODUCER:
-            self.unanswered.pop(command.close_producer.producer_id, None)
+        elif command.type in {Type.CLOSE_PRODUCER, Type.CLOSE_CONSUMER}:
+            self.on_gone()
             self.abort()  # As official clients do in the end: connect again.
-        elif command.type == Type.CLOSE_CONSUMER:
-            self.abort()
         else:
             self._settle(command)
 

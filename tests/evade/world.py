@@ -100,6 +100,10 @@ class World:
             self._owners[topic] = int(found[1])
         return self._owners[topic]
 
+    async def payer(self, topic: str) -> str:
+        """A topic as one who pays: deleted and created again, it may be another broker's, which knows no debt of it."""
+        return topic if len(self.harnesses) == 1 else f"{topic} at {await self.owner(topic)}"
+
     def moved(self, topic: str) -> None:
         """Look a topic up anew: it may be served elsewhere."""
         self._owners.pop(topic, None)
