@@ -62,7 +62,7 @@ class StockedReader(Reader):
         return topic
 
     async def _stock(self, topic: str) -> None:
-        wire = await self.world.wire_for(topic, through=False)
+        wire = await self.world.wire_for(topic)
         await wire.request(Type.PRODUCER, topic=topic, producer_id=0)
         shape = choices.SHAPES[self.moves.shape]
         frame = shape.frame_of(0)
@@ -119,15 +119,11 @@ def _burst(moves: Moves) -> float:
 
 
 def _group_burst(world: World, moves: Moves, rate: float, *, nbytes: bool = False) -> float:
-    """A proxy gives permits before it knows what they cost: it may be a second and an entry of each consumer ahead.
-
-    If a broker without limits was told that batches are single messages, permits of half a second are for batches.
-    """
+    """A proxy gives permits before it knows what they cost: it may be a second and an entry of each consumer ahead."""
     entry = _entry(moves, nbytes=nbytes)
     if world.proxy is None:
         return group_burst(world, rate, entry)
-    lies = RATE // 2 if "say" in moves.shape else 0
-    return rate + entry * (choices.HANDS[moves.hands] + lies)
+    return rate + entry * choices.HANDS[moves.hands]
 
 
 async def group_dispatch_messages(world: World, moves: Moves, chance: Random) -> Verdict:

@@ -7,7 +7,6 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.policies.policy_defaults import PolicyDefaults
-from penstock.core.units import KIB
 from penstock.governance.resource_group import GroupRate, GroupRates
 from tests.evade import moves as choices
 from tests.evade.counting import Payers, Stretches
@@ -22,24 +21,12 @@ if TYPE_CHECKING:
     from tests.evade.world import World
 
 PUBLISHING: Final = (*WHO, "producer", "members", "shape")
-# A connection whose topic has a rate is read in pieces of this size at least.
-READ_BYTES: Final = KIB
 
 
 def _entry(moves: Moves, *, nbytes: bool) -> int:
     """What one entry costs."""
     shape = choices.SHAPES[moves.shape]
     return shape.entry_bytes if nbytes else shape.messages
-
-
-def _reads(moves: Moves, *, nbytes: bool) -> int:
-    """What one read of each connection may bring, for limits that stop reading.
-
-    Each hand has one that came while there was a balance, and one of those that it left is woken.
-    """
-    shape = choices.SHAPES[moves.shape]
-    rows = READ_BYTES // shape.entry_bytes + 1
-    return (choices.HANDS[moves.hands] + 1) * rows * _entry(moves, nbytes=nbytes)
 
 
 async def _publish_for_all(world: World, moves: Moves, chance: Random, counter: Stretches, *, nbytes: bool) -> Verdict:
@@ -78,18 +65,18 @@ async def group_publish_bytes(world: World, moves: Moves, chance: Random) -> Ver
 
 async def topic_publish_messages(world: World, moves: Moves, chance: Random) -> Verdict:
     await set_policy(world, "publishRate", {"publishThrottlingRateInMsg": RATE, "publishThrottlingRateInByte": -1})
-    counter = Payers(RATE, RATE + _reads(moves, nbytes=False))
+    counter = Payers(RATE, RATE + _entry(moves, nbytes=False))
     return await _publish_for_each(world, moves, chance, counter, nbytes=False)
 
 
 async def topic_publish_bytes(world: World, moves: Moves, chance: Random) -> Verdict:
     await set_policy(world, "publishRate", {"publishThrottlingRateInMsg": -1, "publishThrottlingRateInByte": BYTES})
-    counter = Payers(BYTES, BYTES + _reads(moves, nbytes=True))
+    counter = Payers(BYTES, BYTES + _entry(moves, nbytes=True))
     return await _publish_for_each(world, moves, chance, counter, nbytes=True)
 
 
 async def broker_publish_messages(world: World, moves: Moves, chance: Random) -> Verdict:
-    counter = Stretches("the broker", RATE, RATE + _reads(moves, nbytes=False))
+    counter = Stretches("the broker", RATE, RATE + _entry(moves, nbytes=False))
     return await _publish_for_all(world, moves, chance, counter, nbytes=False)
 
 
@@ -111,21 +98,21 @@ ROWS: Final = (
     Limiter(
         "topic-publish-messages",
         "topic",
-        "a second of the rate, and one read of each connection",
+        "a second of the rate, and one entry",
         PUBLISHING,
         topic_publish_messages,
     ),
     Limiter(
         "topic-publish-bytes",
         "topic",
-        "a second of the rate, and one read of each connection",
+        "a second of the rate, and one entry",
         PUBLISHING,
         topic_publish_bytes,
     ),
     Limiter(
         "broker-publish-messages",
         "broker",
-        "a second of the rate, and one read of each connection",
+        "a second of the rate, and one entry",
         PUBLISHING,
         broker_publish_messages,
         settings={"policies": PolicyDefaults(broker_publisher_throttling_max_message_rate=RATE)},

@@ -75,14 +75,14 @@ class World:
         """The operations of a broker."""
         return administration(self.harnesses[broker].broker)
 
-    async def wire_for(self, topic: str, address: str = "127.0.0.1", *, through: bool = True) -> Wire:
-        """A new connection to the broker that serves a topic, through the proxy or not. Raises Gone, Refused."""
-        wire = await self._open(await self.owner(topic), address, through=through)
+    async def wire_for(self, topic: str, address: str = "127.0.0.1") -> Wire:
+        """A new connection to the broker that serves a topic, through a proxy if there is one. Raises Gone, Refused."""
+        wire = await self._open(await self.owner(topic), address)
         self.wires.append(wire)
         return wire
 
-    async def _open(self, broker: int, address: str = "127.0.0.1", *, through: bool = True) -> Wire:
-        if self.proxy is not None and through:
+    async def _open(self, broker: int, address: str = "127.0.0.1") -> Wire:
+        if self.proxy is not None:
             return await Wire.open(self.proxy.port, address, self.proxy.target)
         return await Wire.open(self.harnesses[broker].port, address)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pulsar
 import pytest
 
+from penstock.core.units import KIB, MIB
 from penstock.testing.tokens import SECRET, data_url, token
 from tests.processes.cluster import Cluster, until
 
@@ -162,12 +163,12 @@ def test_a_namespace_with_topics_on_both_is_unloaded_and_deleted(cluster: Cluste
     until(lambda: cluster.http(1, "GET", "/admin/v2/namespaces/public/two")[0] == 404)
 
 
-def guarded_cluster(directory: Path) -> Cluster:
-    """Two brokers that check who may do what; `admin` is a superuser."""
+def guarded_cluster(directory: Path, more: str = "") -> Cluster:
+    """Two brokers that check who may do what; `admin` is a superuser. `more`: settings."""
     (directory / "auth.conf").write_text(
         "authenticationEnabled=true\nauthorizationEnabled=true\nsuperUserRoles=admin\n"
         "authenticationProviders=org.apache.pulsar.broker.authentication.AuthenticationProviderToken\n"
-        f"tokenSecretKey={data_url(SECRET)}\n"
+        f"tokenSecretKey={data_url(SECRET)}\n{more}"
     )
     return Cluster(directory / "data", 2, ["--config", str(directory / "auth.conf")])
 
@@ -189,7 +190,7 @@ def test_credentials_are_checked_by_the_broker_that_is_asked(tmp_path: Path) -> 
 
 def test_an_explanation_shows_no_limits_of_strangers_whichever_broker_has_them(tmp_path: Path) -> None:
     admin = token("admin")
-    with guarded_cluster(tmp_path) as guarded:
+    with guarded_cluster(tmp_path, f"queued.max.request.bytes={16 * MIB}\n") as guarded:
         for tenant in ("shop", "other"):
             info = {"adminRoles": [f"{tenant}-owner"], "allowedClusters": ["standalone"]}
             assert guarded.http(0, "PUT", f"/admin/v2/tenants/{tenant}", info, token=admin)[0] == 204
@@ -210,13 +211,14 @@ def test_an_explanation_shows_no_limits_of_strangers_whichever_broker_has_them(t
         ]
         for producer in producers[2:]:
             for _ in range(100):
-                producer.send_async(b"x", _ignored)
+                producer.send_async(bytes(40 * KIB), _ignored)  # more than a connection may hold
 
         def limits(asked: int, role: str) -> set[str]:
             found = guarded.http(asked, "GET", "/admin/v3/why/tenants/shop", token=token(role))[1]["findings"]
             return {one["limit"] for one in found}
 
-        theirs = {f"publish rate of persistent://other/ns/t-partition-{index}" for index in range(2)}
+        full = "its connection holds as much of it as it may, and is not read"
+        theirs = {f"publish rate of persistent://other/ns/t-partition-{index}: {full}" for index in range(2)}
         until(lambda: limits(0, "admin") == theirs)
         for asked in range(2):
             assert limits(asked, "admin") == theirs

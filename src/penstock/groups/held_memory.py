@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.governance.request_memory import RequestMemory
 
-# Parts of request memory that may be held: by all connections, and by one.
+# Parts of request memory that may be held: by all connections, and by one. What connections have sent before they stand
+# still may be as much again.
 _PART_OF_ALL: Final = 4
+_PART_AT_MOST: Final = 2
 _PART_OF_ONE: Final = 8
 
 
@@ -33,8 +35,15 @@ class HeldMemory:
 
     @property
     def full(self) -> bool:
+        """Whether connections stand still at once that would hold more."""
         memory = self.memory
         return self.bytes * _PART_OF_ALL >= memory.size or self.sends * _PART_OF_ALL >= memory.requests_max
+
+    @property
+    def overfull(self) -> bool:
+        """Whether not even what was read already can be held."""
+        memory = self.memory
+        return self.bytes * _PART_AT_MOST >= memory.size or self.sends * _PART_AT_MOST >= memory.requests_max
 
     def full_for_one(self, nbytes: int, sends: int) -> bool:
         """Whether one connection holds all that it may."""

@@ -6,7 +6,9 @@ stops all others on it, and acknowledgements and pings (S11, A11). So SENDs of a
 
 The bound: held SENDs stay charged to request memory. A connection may hold an eighth of it, all connections together a
 quarter, in bytes and in number. At the bound the connection is muted for the limit, until half of what it holds has
-passed; only then do others on it wait. Clients stop before: a producer has 1,000 messages in flight by default.
+passed; only then do others on it wait. Clients stop before: a producer has 1,000 messages in flight by default. What
+the others have sent before they are muted may fill a second quarter; beyond it, they are disconnected. New connections
+wait for their turn before they are read.
 
 Order: SENDs of one producer are published in their order, and so are their receipts. A CLOSE_PRODUCER waits until held
 SENDs are published. When the producer or the connection is gone, held SENDs are dropped: none was acknowledged.
@@ -147,7 +149,18 @@ class HeldProducer:
 class HeldSends:
     """All that one connection holds."""
 
-    __slots__ = ("_bytes", "_memory", "_muted_for", "_producers", "_release", "_sends", "pick", "session", "submit")
+    __slots__ = (
+        "_bytes",
+        "_memory",
+        "_mislabelled",
+        "_muted_for",
+        "_producers",
+        "_release",
+        "_sends",
+        "pick",
+        "session",
+        "submit",
+    )
 
     def __init__(
         self,
@@ -157,6 +170,7 @@ class HeldSends:
         submit: Callable[[PublishRun, Lease], None],
         release: Callable[[Lease], None],
         pick: Callable[[PublishRun, Sequence[int]], PublishRun] = PublishRun.pick,
+        mislabelled: Callable[[], None] | None = None,
     ) -> None:
         """Receive what this uses.
 
@@ -166,11 +180,14 @@ class HeldSends:
             submit: publishes a run and charges its producers' limits; the lease is released when that is done.
             release: gives memory back for what is dropped.
             pick: returns a run of some rows.
+            mislabelled: is called for a SEND that says it holds fewer messages than its batch; its run is dropped.
+                None: whoever gets the run counts by the numbers that are found here.
         """
         self.session = session
         self.submit = submit
         self.pick = pick
         self._release = release
+        self._mislabelled = mislabelled
         self._memory = memory
         self._producers: dict[int, HeldProducer] = {}  # by producer id
         self._bytes = 0
@@ -193,14 +210,22 @@ class HeldSends:
         limited = {one: producer for one in ids if (producer := self._limited(one)) is not None}
         if limited:
             counts = counts_in(run.data, run.offsets, run.lengths, run.message_counts)
-            run.message_counts = None if counts is None else list(counts)
+            if counts is not None and counts is not run.message_counts:
+                if self._mislabelled is not None:
+                    self._mislabelled()
+                    return None
+                run.message_counts = list(counts)
         if not limited or (self._producers.keys().isdisjoint(limited) and _all_may_pass(run, limited.values())):
             return run
         waiting = self._rows_that_wait(run, limited)
         if not waiting:
             return run
-        # Memory that is needed for others is not held: the run passes, and the group is in debt for it.
-        holds = not (self._memory.full or lease.reserved_bytes)
+        if self._memory.overfull and not lease.reserved_bytes:
+            # To let it pass would be a way around the limit, and to hold it would take the memory of others.
+            self.session.connection.close("no memory is left to hold what exceeds a limit; send it again later")
+            return None
+        # The reserve of small frames is not held: the run passes, and the limit is in debt for it.
+        holds = not lease.reserved_bytes
         held_rows: set[int] = set()
         for producer_id, rows in waiting.items():
             held = self._producers.get(producer_id)
@@ -211,7 +236,7 @@ class HeldSends:
                 part = self.pick(run, rows)
                 held.hold(part, self.split(lease, min(lease.size_bytes, part.charged_bytes), len(rows)))
                 held_rows.update(rows)
-        self._mute_if_full(at_once=not holds)
+        self._mute_if_full(at_once=self._memory.full or not holds)
         if len(held_rows) == len(producer_ids):
             return None
         return self.pick(run, [row for row in range(len(producer_ids)) if row not in held_rows]) if held_rows else run

@@ -210,7 +210,12 @@ class RelayedSends:
                 submit=self._submit,
                 release=self._services.release,
                 pick=pick_frames,
+                mislabelled=self._refuse_mislabelled,
             )
+
+    def _refuse_mislabelled(self) -> None:
+        """The broker would store a batch as one message, and send it for one permit: no limit here could count it."""
+        self.connection.close("a SEND says that it holds fewer messages than its batch does")
 
     # -- SENDs --------------------------------------------------------------------------------------------------------
 
