@@ -19,7 +19,7 @@ from penstock.core.names import TopicName
 from penstock.testing.client import Type
 from tests.evade import moves as choices
 from tests.evade.counting import Levels, Payers
-from tests.evade.player import PARTITIONS, Player
+from tests.evade.player import CONNECTIONS_MAX, PARTITIONS, Player
 from tests.evade.rows import ONE, PROXY, SEVERAL, WHO, Limiter, set_policy
 from tests.evade.wire import Gone, Refused
 from tests.evade.world import NAMESPACES
@@ -234,9 +234,9 @@ class Subscriber(Player):
 
     async def visit(self, wire: Wire, topic: str, hand: int, visit: int) -> None:
         while self.going and wire.is_open:
-            await subscribe(wire, topic, self.moves.subscription, 0, self.moves)
-            address = "" if self.world.proxy is not None else self.address(hand, visit)
-            self.rate.add(f"{await self.world.payer(topic)} from {address}", 1, self.loop.time())
+            subscription = f"s{hand}-{visit}" if "new" in self.moves.subscription else self.moves.subscription
+            await subscribe(wire, topic, subscription, 0, self.moves)
+            self.rate.add(await self.world.payer(topic), 1, self.loop.time())
             if self.chance.random() < 0.5:
                 await self.leave(wire)
                 return
@@ -246,7 +246,8 @@ class Subscriber(Player):
 
 async def subscribe_rate(world: World, moves: Moves, chance: Random) -> Verdict:
     await set_policy(world, "subscribeRate", {"subscribeThrottlingRatePerConsumer": LIMIT, "ratePeriodInSecond": 1})
-    counter = Payers(LIMIT, 2 * LIMIT)
+    consumers = CONNECTIONS_MAX if moves.leaves == "and leaves it open" else choices.HANDS[moves.hands]
+    counter = Payers(LIMIT * (consumers + 1), 2 * LIMIT * (consumers + 1))
     await Subscriber(world, moves, chance, 2 * LASTS_S, lambda: counter.excessive, counter).play()
     return counter.verdict()
 
@@ -269,7 +270,7 @@ ROWS: Final = (
     _row("connections-of-broker", "broker", AllConnections, settings={"connections_max": LIMIT}, places=(ONE, SEVERAL)),
     Limiter(
         "subscribe-rate",
-        "consumer: topic, address, name and id",
+        "role, on a topic: for each consumer at once, and one more",
         "the number of two periods",
         (*WHO, "subscription", "kind", "reader"),
         subscribe_rate,

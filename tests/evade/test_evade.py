@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,9 +12,7 @@ from tests.evade.counting import Payers, Stretches, Verdict
 from tests.evade.limiters import LIMITERS
 from tests.evade.moves import Moves
 from tests.evade.play import play
-
-if TYPE_CHECKING:
-    from tests.evade.world import Place
+from tests.evade.world import Place
 
 SEEDS = range(3)
 # Each of these once passed a limit, alone.
@@ -43,6 +40,11 @@ ESCAPED = (
     ("group-publish-messages", Moves(shape="batches of ten that say they are one")),
     ("group-dispatch-messages", Moves(shape="batches of ten that say they are -9")),
 )
+# And each of these before a broker without limits, through a proxy.
+ESCAPED_AT_PROXY = (
+    ("group-dispatch-messages", Moves(shape="batches of ten that say they are one")),
+    ("group-publish-messages", Moves(hands="12", shape="32 KiB")),
+)
 ALL = [(limiter, place) for limiter, row in LIMITERS.items() for place in row.places]
 
 
@@ -62,6 +64,13 @@ def test_nobody_gets_more_than_the_limit_and_one_burst(limiter: str, place: Plac
 def test_what_once_escaped_does_not(limiter: str, moves: Moves) -> None:
     played = play(limiter, 0, moves=moves)
     assert not played.verdict.over, played
+
+
+@pytest.mark.parametrize(("limiter", "moves"), ESCAPED_AT_PROXY, ids=str)
+def test_what_once_escaped_at_a_proxy_does_not(limiter: str, moves: Moves) -> None:
+    for seed in SEEDS:
+        played = play(limiter, seed, Place(proxy=True), moves=moves)
+        assert not played.verdict.over, played
 
 
 def test_a_seed_makes_the_same_play_each_time() -> None:
