@@ -23,7 +23,7 @@ from penstock.wire.client.errors import RequestRefused
 from penstock.wire.client.frames import decode_frame
 from penstock.wire.listings import relayed_head
 from tests.net.harness import until
-from tests.proxy.listing_broker import LIST_BYTES, TOPICS, Broker, listing_broker
+from tests.proxy.listing_broker import LIST_BYTES, TOPICS, Broker, listing, listing_broker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -238,3 +238,51 @@ async def test_connections_to_brokers_are_used_again() -> None:
             await here.ask(client)
             client.take()
         assert here.broker.connections <= 2, "one for the lookup of the cluster, one for listings"
+
+
+@pytest.mark.parametrize("before", [b"", frame(Type.PING), frame(Type.PING)[:5]])
+async def test_a_kept_connection_that_has_ended_is_not_used(before: bytes) -> None:
+    """A broker sends PING to a connection that is idle for half a minute, and closes it after another half."""
+    async with world() as here:
+        await here.ask(Client(1))
+        kept = list(here.broker.open)[-1]
+        kept.write(before)
+        kept.close()
+        await kept.wait_closed()
+        client = Client(2)
+        await here.ask(client)
+        assert client.frames
+        assert len(here.broker.asked) == 2
+
+
+async def test_a_question_is_sent_again_if_the_kept_connection_ends_instead_of_an_answer() -> None:
+    async with world() as here:
+        await here.ask(Client(1))
+        kept = list(here.broker.open)[-1]
+        answers = iter([kept.close])
+
+        def end(request_id: int) -> bytes:
+            next(answers, lambda: None)()
+            return listing(request_id)
+
+        here.broker.answer = end
+        client = Client(2)
+        await here.ask(client)
+        assert client.frames
+        assert len(here.broker.asked) == 3
+        client.take()
+
+
+async def test_a_fresh_connection_that_ends_is_an_error() -> None:
+    async with world() as here:
+
+        def end(_request_id: int) -> bytes:
+            for writer in here.broker.open:
+                writer.close()
+            return b""
+
+        here.broker.answer = end
+        with pytest.raises(ServiceNotReady):
+            await here.ask(Client(1))
+        assert len(here.broker.asked) == 1
+        assert here.held() == (0, 0)

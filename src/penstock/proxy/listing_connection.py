@@ -82,10 +82,19 @@ class ListingConnection:
             raise ServiceNotReady(f"broker {address} cannot be asked for topics: {reason}") from error
         return connection
 
-    @property
-    def is_usable(self) -> bool:
-        """Whether nothing has come since the last answer, and the broker has not closed it."""
-        return not self._reader.at_eof() and not self._writer.is_closing()
+    async def is_usable(self) -> bool:
+        """Return whether nothing has come since the last answer, and the broker has not closed the connection.
+
+        If something has come, its first byte is lost: close the connection.
+        """
+        try:
+            async with asyncio.timeout(0):  # What the socket has is read first; nothing is waited for.
+                await self._reader.read(1)
+        except TimeoutError:
+            return True
+        except OSError:
+            return False
+        return False
 
     def close(self) -> None:
         """Close the connection now."""

@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.core.errors import PenstockError, ServiceNotReady, forget_frames
@@ -31,7 +30,7 @@ from penstock.wire import codec
 from penstock.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import Awaitable, Callable
 
     from penstock.core.clock import Clock
     from penstock.net.connection import Connection
@@ -148,8 +147,7 @@ class Listings:
         try:
             self._send(shared)
             try:
-                async with self._connection(question.identity) as connection:
-                    listed = await connection.ask(shared.body, grow)
+                listed = await self._listed(question.identity, shared.body, grow)
             except (OSError, EOFError, ProtocolError) as error:
                 forget_frames(error)
                 raise ServiceNotReady(f"the broker did not list the topics: {error}; try again") from None
@@ -173,30 +171,52 @@ class Listings:
         if len(self._estimates) > ESTIMATES_MAX:
             self._estimates.popitem(last=False)
 
-    @asynccontextmanager
-    async def _connection(self, identity: Identity) -> AsyncIterator[ListingConnection]:
-        """Lend a connection; it is kept for the next listing if this one was answered."""
-        connection = self._take_idle(identity)
-        if connection is None:
-            address = await self._upstreams.cluster(identity)
-            connection = await ListingConnection.open(address, identity, self._upstreams.options)
+    async def _listed(
+        self, identity: Identity, body: codec.CommandGetTopicsOfNamespace, permit: Callable[[int], Awaitable[None]]
+    ) -> Listed:
+        """Ask over a kept connection, or over a fresh one if there is none or it has ended. Raises as `_asked`."""
+        kept = await self._take_idle(identity)
+        if kept is not None:
+            try:
+                return await self._asked(kept, identity, body, permit)
+            except (OSError, EOFError) as error:  # It ended while it was kept.
+                forget_frames(error)
+        address = await self._upstreams.cluster(identity)
+        fresh = await ListingConnection.open(address, identity, self._upstreams.options)
+        return await self._asked(fresh, identity, body, permit)
+
+    async def _asked(
+        self,
+        connection: ListingConnection,
+        identity: Identity,
+        body: codec.CommandGetTopicsOfNamespace,
+        permit: Callable[[int], Awaitable[None]],
+    ) -> Listed:
+        """Ask; the connection is kept for the next listing if this one is answered. Raises as `ListingConnection`."""
         try:
-            yield connection
+            listed = await connection.ask(body, permit)
         except BaseException:
             connection.close()
             raise
         self._idle.append((identity, connection))
         while len(self._idle) > AT_ONCE:
             self._idle.pop(0)[1].close()
+        return listed
 
-    def _take_idle(self, identity: Identity) -> ListingConnection | None:
-        for at in range(len(self._idle) - 1, -1, -1):
-            if self._idle[at][0] == identity:
-                connection = self._idle.pop(at)[1]
-                if connection.is_usable:
+    async def _take_idle(self, identity: Identity) -> ListingConnection | None:
+        """Return the connection that was used last and can be used, or None."""
+        while True:
+            at = next((at for at in reversed(range(len(self._idle))) if self._idle[at][0] == identity), None)
+            if at is None:
+                return None
+            connection = self._idle.pop(at)[1]
+            try:
+                if await connection.is_usable():
                     return connection
+            except BaseException:
                 connection.close()
-        return None
+                raise
+            connection.close()
 
     async def close(self) -> None:
         """Close idle connections; requests that wait get an error."""
