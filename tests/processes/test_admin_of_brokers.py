@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -50,7 +51,7 @@ def test_what_concerns_one_topic_is_done_by_its_broker_whichever_is_asked(
     client = cluster.client(asked)
     producer = client.create_producer(owner_url(path))
     for number in range(3):
-        producer.send(b"message %d" % number)
+        producer.send(b"message %d" % number, properties={"Color": "Red"})
     client.close()
 
     assert cluster.http(asked, "PUT", f"{path}/subscription/a%252Fb", {"ledgerId": -1, "entryId": -1})[0] == 204
@@ -59,6 +60,9 @@ def test_what_concerns_one_topic_is_done_by_its_broker_whichever_is_asked(
     status, stats = cluster.http(asked, "GET", f"{path}/stats?subscriptionBacklogSize=true")
     assert (status, stats["msgInCounter"], stats["subscriptions"]["a/b"]["msgBacklog"]) == (200, 3, 3)
     assert cluster.http(asked, "GET", f"{path}/subscription/a%252Fb/position/2") == (200, "message 1")
+    with urllib.request.urlopen(f"{cluster.admin_urls[asked]}{path}/subscription/a%252Fb/position/1") as peeked:
+        # Pulsar's Java client looks for them letter by letter.
+        assert "X-Pulsar-PROPERTY-Color: Red" in str(peeked.headers).split("\n")
     assert cluster.http(asked, "POST", f"{path}/subscription/a%252Fb/skip/2")[0] == 204
     assert cluster.http(asked, "GET", f"{path}/stats")[1]["subscriptions"]["a/b"]["msgBacklog"] == 1
     assert cluster.http(asked, "POST", f"{path}/maxConsumers", 7)[0] == 204

@@ -66,6 +66,19 @@ async def test_a_cluster_that_is_down_is_said_with_the_reason() -> None:
             assert "no broker of the cluster answers" in answer.json()["reason"]
 
 
+async def test_headers_of_the_cluster_arrive_as_they_came() -> None:
+    """Pulsar's Java client looks for X-Pulsar-PROPERTY- letter by letter."""
+    async with (
+        web(b"HTTP/1.1 200 OK\r\nX-Pulsar-PROPERTY-Color: Red\r\nContent-Length: 2\r\nDATE: x\r\n\r\nok") as (url, _),
+        running_proxy(UPSTREAM, brokerWebServiceURL=url) as proxy,
+        http(proxy.serving.admin_url) as client,
+    ):
+        answer = await client.get(TOPICS)
+        names = [name for name, _ in answer.headers.raw]
+        assert (answer.text, b"X-Pulsar-PROPERTY-Color" in names) == ("ok", True)
+        assert [name.lower() for name in names].count(b"date") == 1, "the proxy writes its own"
+
+
 async def test_what_is_no_http_is_a_bad_answer_of_the_cluster() -> None:
     async with (
         web(b"SSH-2.0-nothing\r\n\r\n") as (url, _),

@@ -100,7 +100,7 @@ class Streamed(Response):
             headers = [
                 (name.encode("latin-1"), value.encode("latin-1"))
                 for name, value in self._response.headers
-                if name not in _OWN_HEADERS
+                if name.lower() not in _OWN_HEADERS
             ]
             await send({"type": "http.response.start", "status": self._response.status, "headers": headers})
             async for piece in self._response.body:

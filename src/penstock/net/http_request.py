@@ -37,8 +37,12 @@ class Response(NamedTuple):
     """A response, whose body is read in pieces. Reading raises NoResponse if it ends too early."""
 
     status: int
-    headers: list[tuple[str, str]]  # names in lower case
+    headers: list[tuple[str, str]]  # names as they came: clients of Pulsar look for some of them letter by letter
     body: AsyncIterator[bytes]
+
+    def values(self, name: str) -> list[str]:
+        """Return the values of the headers of this name, which is in lower case."""
+        return _values(self.headers, name)
 
 
 class NoResponse(Exception):
@@ -103,13 +107,17 @@ def _head(head: bytes) -> tuple[int, list[tuple[str, str]]]:
     found = [_HEADER.match(line) for line in lines]
     if None in found:
         raise NoResponse(f"its response has a header that cannot be read: {lines[found.index(None)][:_SHOWN_CHARS]!r}")
-    return int(status[1]), [(one[1].lower(), one[2].strip(" \t")) for one in found if one is not None]
+    return int(status[1]), [(one[1], one[2].strip(" \t")) for one in found if one is not None]
 
 
-def _length(headers: Iterable[tuple[str, str]]) -> int | None:
+def _values(headers: Iterable[tuple[str, str]], wanted: str) -> list[str]:
+    return [value for name, value in headers if name.lower() == wanted]
+
+
+def _length(headers: list[tuple[str, str]]) -> int | None:
     """Return the announced size of the body; None: it ends with the connection. Raises NoResponse."""
-    lengths = {value for name, value in headers if name == "content-length"}
-    if any(name == "transfer-encoding" for name, _ in headers):
+    lengths = set(_values(headers, "content-length"))
+    if _values(headers, "transfer-encoding"):
         raise NoResponse("its response is chunked, which a request of HTTP/1.0 does not allow")
     if len(lengths) > 1 or not all(_LENGTH.match(value) for value in lengths):
         raise NoResponse(f"its response has no size that can be read: {', '.join(lengths)[:_SHOWN_CHARS]!r}")

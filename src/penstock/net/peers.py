@@ -86,7 +86,7 @@ class Peers:
                 size += len(piece)
                 if size > JSON_BYTES_MAX:
                     raise ServiceNotReady(f"the answer of broker {broker} to {method} {target} is too large")
-        is_json = ("content-type", "application/json") in response.headers
+        is_json = "application/json" in response.values("content-type")
         return value_of(broker, response.status, json.loads(b"".join(pieces)) if is_json and pieces else None)
 
 

@@ -181,4 +181,4 @@ def _location(response: Response) -> str | None:
     """Return where a response redirects to; None: it does not."""
     if not HTTPStatus.MULTIPLE_CHOICES <= response.status < HTTPStatus.BAD_REQUEST:
         return None
-    return next((value for name, value in response.headers if name == "location"), None)
+    return next(iter(response.values("location")), None)
