@@ -220,3 +220,31 @@ def test_two_clusters_that_want_one_port_are_told_which(tmp_path: Path) -> None:
         ),
     ):
         Cluster(tmp_path / "data", 2).start(port=first, admin_port=first + 2)
+
+
+@pytest.fixture
+def frozen(tmp_path: Path) -> Iterator[Cluster]:
+    """Two brokers, of which the second does nothing any more."""
+    (tmp_path / "conf").write_text("brokerShutdownTimeoutMs=1000\n")
+    with Cluster(tmp_path / "data", 2, ["--config", str(tmp_path / "conf")]) as cluster:
+        os.kill(cluster.pids()[1], signal.SIGSTOP)
+        yield cluster
+
+
+@pytest.mark.real
+def test_a_stop_kills_a_frozen_broker_when_its_time_is_over(frozen: Cluster) -> None:
+    pids = frozen.pids().values()
+    assert frozen.stop() == 1
+    assert not any(map(is_running, pids))
+    assert "killing broker 1: not ended within 6 s" in log_of(frozen)
+
+
+@pytest.mark.real
+def test_a_second_signal_ends_all_at_once(frozen: Cluster) -> None:
+    pids = frozen.pids()
+    frozen.send_signal(signal.SIGTERM)
+    until(lambda: not is_running(pids[0]))  # The other one ends by itself.
+    assert is_running(pids[1])
+    frozen.send_signal(signal.SIGTERM)
+    assert frozen.wait() == 1
+    assert "killing broker 1: a second signal came" in log_of(frozen)

@@ -10,7 +10,8 @@ Where: `cli.serve` calls `run`. Each broker is a new process (`cli.broker_proces
 - The ready line is printed once all brokers are ready. If one ends before that, all end, with its status.
 - A broker that crashes later is started again (`restarts`); the others are not disturbed. A broker that ended with
   status 0 was stopped by an administrator and stays down.
-- SIGTERM and SIGINT stop all, SIGHUP is passed on. If this process is killed, the kernel kills the brokers.
+- SIGTERM and SIGINT stop all: a broker that has not ended in time is killed. The same signal again kills at once. Every
+  wait of a stop has a deadline. SIGHUP is passed on. If this process is killed, the kernel kills the brokers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import signal
 import socket
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.errors import ConfigurationError
 from penstock.core.membership import Member, MemberState
@@ -32,6 +33,7 @@ from penstock.net.clock import SystemClock
 from penstock.net.metadata_link import serve
 from penstock.net.peer_socket import open_inbox
 from penstock.net.signals import on_signal
+from penstock.processes.end_of_process import end_within
 from penstock.processes.fewer_brokers import leave_out_brokers
 from penstock.processes.handover import READY, Handover, encoded
 from penstock.processes.restarts import CRASHES_MAX, CRASHES_WITHIN_S, Restarts
@@ -42,7 +44,7 @@ from penstock.storage.shared_writer import Writer
 from penstock.telemetry.logs import set_up_logging
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Coroutine
     from pathlib import Path
 
     from penstock.core.service_urls import Addresses
@@ -53,6 +55,10 @@ log = logging.getLogger(__name__)
 
 # After the stop time of a broker, which ends by itself then, unless it is frozen.
 KILL_AFTER_S: Final = 5.0
+# A killed process ends at once, unless a disk that does not answer holds it in the kernel. Then it is left behind.
+KILLED_S: Final = 2.0
+# Storing what the brokers have sent last: one commit. A disk that does not answer must not hold the end.
+CLOSE_S: Final = 10.0
 EXIT_FAILED: Final = 1
 USAGE_KEY_BYTES: Final = 32
 
@@ -75,9 +81,9 @@ def run(settings: Settings, data_dir: Path, brokers: int) -> int:
 
 async def _supervise(settings: Settings, data_dir: Path, brokers: int) -> int:
     loop = asyncio.get_running_loop()
-    stopping = asyncio.Event()
+    stop = Stop()
     for signum in (signal.SIGTERM, signal.SIGINT):
-        on_signal(loop, signum, stopping.set)
+        on_signal(loop, signum, stop.ask)
     async with contextlib.AsyncExitStack() as stack:
         opened = [_opened(settings, number, stack) for number in range(brokers)]
         where = {one.number: addresses(settings, one.sockets, one.number) for one in opened}
@@ -85,9 +91,23 @@ async def _supervise(settings: Settings, data_dir: Path, brokers: int) -> int:
         directory = open_data_directory(data_dir, files, brokers=brokers)
         writer = Writer.open(directory, _poster(loop), files, brokers=brokers)
         stack.callback(writer.close)
-        supervisor = Supervisor(settings, data_dir, opened, where, writer, stopping)
+        supervisor = Supervisor(settings, data_dir, opened, where, writer, stop)
         on_signal(loop, signal.SIGHUP, lambda: supervisor.signal(signal.SIGHUP))
-        return await supervisor.run()
+        status = await supervisor.run()
+        end_within(CLOSE_S, f"{CLOSE_S:g} s after the brokers: the shared metadata cannot be closed")
+        return status
+
+
+class Stop:
+    """The stop of all brokers: whoever asks for it a second time does not want to wait."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.at_once = asyncio.Event()
+
+    def ask(self) -> None:
+        """Stop; a second call stops at once."""
+        (self.at_once if self.asked.is_set() else self.asked).set()
 
 
 @dataclass(slots=True)
@@ -124,13 +144,13 @@ class Supervisor:
         brokers: list[Broker],
         where: dict[int, Addresses],
         writer: Writer,
-        stopping: asyncio.Event,
+        stop: Stop,
     ) -> None:
         self._settings = settings
         self._data_dir = data_dir
         self._where = where
         self._writer = writer
-        self._stopping = stopping
+        self._stop = stop
         self._clock = SystemClock()
         self._announced = False
         self._usage_key = secrets.token_bytes(USAGE_KEY_BYTES)
@@ -139,16 +159,15 @@ class Supervisor:
     async def run(self) -> int:
         """Start all brokers and keep them running until the stop; returns the exit status."""
         self._tell()
-        stop = asyncio.ensure_future(self._stopping.wait())
         keepers = [asyncio.ensure_future(self._keep(broker)) for broker in self._brokers]
         try:
-            await asyncio.wait((stop, asyncio.gather(*keepers)), return_when=asyncio.FIRST_COMPLETED)
-            await self._stop()
-            await asyncio.gather(*keepers)
+            await _first_of(self._stop.asked.wait(), asyncio.wait(keepers))
+            await self._end_all(keepers)
         finally:
-            stop.cancel()
-            for broker in self._brokers:
-                self._kill(broker)
+            self._kill_all()
+        for keeper in keepers:
+            if keeper.done():
+                keeper.result()  # Raises what it raised.
         return max((abs(broker.status) and _exit_status(broker.status) for broker in self._brokers), default=0)
 
     def signal(self, signum: signal.Signals) -> None:
@@ -162,12 +181,12 @@ class Supervisor:
 
     async def _keep(self, broker: Broker) -> None:
         """Run a broker, again and again, until it is stopped or stays down."""
-        while not self._stopping.is_set():
+        while not self._stop.asked.is_set():
             broker.status = await self._run_once(broker)
-            if self._stopping.is_set():
+            if self._stop.asked.is_set():
                 return
             if not all(one.was_ready for one in self._brokers):
-                self._stopping.set()  # Its own lines say why it could not start.
+                self._stop.asked.set()  # Its own lines say why it could not start.
                 return
             if broker.status == 0:
                 self._stay_down(broker)
@@ -188,7 +207,7 @@ class Supervisor:
             broker.state = MemberState.STARTING
             self._tell()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), pause_s)
+                await asyncio.wait_for(self._stop.asked.wait(), pause_s)
 
     async def _run_once(self, broker: Broker) -> int:
         """Start the process and wait until it ends; returns its exit status, or -N for signal N."""
@@ -196,6 +215,9 @@ class Supervisor:
         with control:
             with its_control, its_metadata:
                 broker.process = await self._spawn(broker, its_control, its_metadata)
+                if self._stop.asked.is_set():
+                    # It was no process yet when all were told.
+                    broker.process.send_signal(signal.SIGKILL if self._stop.at_once.is_set() else signal.SIGTERM)
                 handover = self._handover(broker, its_metadata)
             end_link = await serve(self._writer, metadata)
             waiting = asyncio.ensure_future(self._await_ready(broker, control, handover))
@@ -258,24 +280,42 @@ class Supervisor:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    async def _stop(self) -> None:
-        """Stop all brokers; one that does not end in time is killed."""
-        self._stopping.set()
+    async def _end_all(self, keepers: Collection[asyncio.Future[None]]) -> None:
+        """End all brokers; those that have not ended in time, or at a second signal, are killed."""
+        self._stop.asked.set()
         for broker in self._brokers:
             broker.sockets.close()  # No client connects any more.
         self.signal(signal.SIGTERM)
-        running = [asyncio.ensure_future(one.process.wait()) for one in self._brokers if one.process is not None]
-        if not running:
-            return
         stop_s = self._settings.broker_shutdown_timeout_ms / 1000 + KILL_AFTER_S
-        _, late = await asyncio.wait(running, timeout=stop_s)
+        await _first_of(asyncio.wait(keepers), self._stop.at_once.wait(), timeout_s=stop_s)
+        late = ", ".join(f"broker {one.number}" for one in self._running())
         if late:
-            log.error("%d brokers did not end within %g s: they are killed", len(late), stop_s)
+            why = "a second signal came" if self._stop.at_once.is_set() else f"not ended within {stop_s:g} s"
+            log.error("killing %s: %s", late, why)
+            self._kill_all()
+        await asyncio.wait(keepers, timeout=KILLED_S)
+        for broker in self._running():
+            broker.status = -signal.SIGKILL
+            log.error("broker %d is killed and has not ended: the kernel holds it, perhaps for a disk", broker.number)
 
-    def _kill(self, broker: Broker) -> None:
-        if broker.process is not None and broker.process.returncode is None:
+    def _running(self) -> list[Broker]:
+        return [one for one in self._brokers if one.process is not None and one.process.returncode is None]
+
+    def _kill_all(self) -> None:
+        for broker in self._running():
+            assert broker.process is not None
             with contextlib.suppress(ProcessLookupError):
                 broker.process.kill()
+
+
+async def _first_of(*what: Coroutine[Any, Any, object], timeout_s: float | None = None) -> None:
+    """Wait until one of these has ended, or for this time. The others are cancelled."""
+    tasks = [asyncio.ensure_future(one) for one in what]
+    try:
+        await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 def _poster(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:
