@@ -92,6 +92,7 @@ class Connection:
         self.owner: Owner | None = None
         self.inbound = Inbound(buffer_bytes=BUFFER_BYTES)
         self._told = _Told(str(address))
+        self._last_consumer_id = 0
         self._timeout_s = endpoint.operation_timeout_s
         credentials = endpoint.credentials
         hello = Hello(
@@ -132,6 +133,11 @@ class Connection:
     def begin(self, body: Body, what: str) -> int:
         """Send a command with others, for `answers`; returns its request id. What is sent waits for the next wait."""
         return self._protocol.request(body, what)
+
+    def new_consumer_id(self) -> int:
+        """An id that no consumer of this connection has had: what comes late for one is not taken for another's."""
+        self._last_consumer_id += 1
+        return self._last_consumer_id
 
     def begin_subscribe(self, consumer: Consumer, what: str) -> int:
         """The same to open a consumer."""

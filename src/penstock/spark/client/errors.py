@@ -201,6 +201,19 @@ class DataLost(ClientError):
         )
 
 
+class EntriesMissed(ClientError):
+    """An entry that the topic has did not come, and later ones did. `may_pass`: it is read again."""
+
+    may_pass = True
+
+    def __init__(self, topic: str, missed: str, came: str) -> None:
+        self.topic, self.missed = topic, missed
+        super().__init__(
+            f"{topic}: the broker sent the entry at {came}, and not the one at {missed}, which the topic has; look at "
+            "the broker's log"
+        )
+
+
 class NothingCame(ClientError):
     """The broker is there, messages should be, and none came."""
 

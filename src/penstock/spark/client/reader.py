@@ -7,14 +7,17 @@ Where: tasks of Spark read their share with `read`; planning measures entries wi
 
 Theory of operation
     Ids of entries count up by one, and a ledger is followed by one with a higher id that begins at 0. So what is
-    missing shows: where an id does not follow the one before it, we ask for the earliest message that the topic still
-    has. If that one lies before the gap, nothing was removed there, and the ids were never given to messages (markers,
-    the end of a ledger). If it lies behind, messages may be lost, and that is said.
+    missing shows: where an id does not follow the one before it, or the range begins with whatever there is, we ask the
+    broker for the first entry from there on, by a reader of its own. If that is another one than the one that came,
+    entries went missing on their way, and the range is read again from there. If it is the same, the ids between were
+    removed, or never given to messages (markers, the end of a ledger). The earliest message that the topic still has
+    tells: if it lies behind the gap, messages may be lost, and that is said.
     A connection that ends is opened again, and goes on where the last whole run ended.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass
 from functools import partial
@@ -32,12 +35,13 @@ from penstock.spark.client.errors import (
     ConnectionLost,
     DamagedEntry,
     DataLost,
+    EntriesMissed,
     NothingCame,
     Refused,
 )
 from penstock.spark.client.message_id import EARLIEST, MessageId
 from penstock.spark.client.message_runs import take_messages
-from penstock.spark.client.subscription import Subscription, earliest_id
+from penstock.spark.client.subscription import Subscription, earliest_id, following_ids
 from penstock.wire.client.events import ConsumerClosed
 from penstock.wire.errors import ProtocolError
 
@@ -51,6 +55,7 @@ if TYPE_CHECKING:
     from penstock.spark.client.fields import Ints
     from penstock.spark.client.messages import Messages
 
+_log: Final = logging.getLogger(__name__)
 # Messages that the broker may send ahead; what they weigh is bounded by the sockets' buffers.
 PERMITS: Final = 20_000
 # As many at first, when nothing is known yet of how many messages there are in an entry, or of how many entries.
@@ -91,17 +96,23 @@ class EntryReader:
         options: ReadOptions,
         *,
         ahead: int = PERMITS,
+        proves: bool = True,
         clock: Clock | None = None,
     ) -> None:
-        """Read [`start`, `end`), letting the broker send so many messages `ahead`; nothing is opened yet."""
+        """Read [`start`, `end`), letting the broker send so many messages `ahead`; nothing is opened yet.
+
+        Without `proves`, it is not asked why ids are missing.
+        """
         self.position = start
         self._cluster = cluster
         self._topic = topic
         self._end = end
         self._options = options
         self._ahead = min(ahead, PERMITS)
+        self._proves = proves and not options.compacted  # compaction leaves gaps, and does not say where
         self._clock = clock or SystemClock()
         self._subscription: Subscription | None = None
+        self._earliest = EARLIEST  # as the broker names it, if the range begins there
         self._heard_ns = 0  # when something last came
         self._taken_entries = self._taken_messages = 0
 
@@ -159,7 +170,10 @@ class EntryReader:
     def _is_gone(self, error: ClientError) -> bool:
         """Whether the whole topic is, and that is no error."""
         gone = isinstance(error, Refused) and error.is_missing_topic
-        return gone and not self._options.fail_on_data_loss
+        if gone and not self._options.fail_on_data_loss:
+            _log.warning("%s; its messages from %s on are passed over (failOnDataLoss=false)", error, self.position)
+            return True
+        return False
 
     def _subscribed(self) -> Subscription:
         if self._subscription is None:
@@ -167,6 +181,8 @@ class EntryReader:
             self._subscription = Subscription.reading(
                 self._cluster, self._topic, self.position, compacted=options.compacted
             )
+            if self._proves and self.position == EARLIEST:
+                self._earliest = self._subscription.next_place()
         self._subscription.refill(self._window())
         return self._subscription
 
@@ -196,7 +212,10 @@ class EntryReader:
                     pass
                 starts, stop = self._frames(connection)
         try:
-            entries, damaged = deliveries.decode(inbound.data, starts, stop)
+            came, damaged = deliveries.decode(inbound.data, starts, stop)
+            entries, consumer_id = came, subscription.consumer.consumer_id
+            if consumer_id > 1:  # What was on its way to one that this connection had before is none of ours.
+                entries = came.chosen(deliveries.consumer_ids(inbound.data, starts, stop) == consumer_id)
             count = messages.message_count(entries)
         except ProtocolError as error:
             raise BadAnswer(str(connection.address), str(error)) from error
@@ -205,7 +224,7 @@ class EntryReader:
         self._taken_messages += count
         if damaged.size:
             row = int(damaged[0])
-            raise DamagedEntry(self._topic, str(MessageId(int(entries.ledger_ids[row]), int(entries.entry_ids[row]))))
+            raise DamagedEntry(self._topic, str(MessageId(int(came.ledger_ids[row]), int(came.entry_ids[row]))))
         return entries
 
     def _frames(self, connection: Connection) -> tuple[Ints, int]:
@@ -233,21 +252,41 @@ class EntryReader:
         return inside, MessageId(int(ledgers[-1]), int(ids[-1]) + 1)
 
     def _check_gaps(self, ledgers: Ints, ids: Ints) -> None:
-        """Compare each id with the one that should come; raises DataLost when what is missing was removed."""
-        if not len(ids) or self._options.compacted or not self._options.fail_on_data_loss:
+        """Compare each id with the one that should come, and have the broker explain those that are others.
+
+        Raises:
+            EntriesMissed: there is an entry between, which did not come.
+            DataLost: what is missing was removed.
+        """
+        if not len(ids) or not self._proves:
             return
         wanted_ledgers = np.append(self.position.ledger_id, ledgers[:-1])
         wanted_ids = np.append(self.position.entry_id, ids[:-1] + 1)
-        odd = (ledgers != wanted_ledgers) | (ids != wanted_ids)
-        if self.position == EARLIEST:
-            odd[0] = False
-        if not odd.any():
+        if self.position == EARLIEST and (int(ledgers[0]), int(ids[0])) == self._earliest[:2]:
+            wanted_ledgers[0], wanted_ids[0] = self._earliest[:2]
+        odd = np.flatnonzero((ledgers != wanted_ledgers) | (ids != wanted_ids))
+        steps = {
+            MessageId(int(wanted_ledgers[row]), int(wanted_ids[row])): MessageId(int(ledgers[row]), int(ids[row]))
+            for row in odd.tolist()
+        }
+        if not steps:
             return
-        earliest = earliest_id(self._cluster, self._topic)
-        for row in np.flatnonzero(odd).tolist():
-            wanted = MessageId(int(wanted_ledgers[row]), int(wanted_ids[row]))
+        there = following_ids(self._cluster, self._topic, list(steps))
+        for wanted, came in steps.items():
+            if there[wanted] < came:
+                raise EntriesMissed(self._topic, str(there[wanted]), str(came))
+        steps.pop(EARLIEST, None)
+        earliest = earliest_id(self._cluster, self._topic) if steps else None
+        for wanted in steps:
             if earliest is None or earliest > wanted:
-                raise DataLost(self._topic, str(wanted), _what_is_there(earliest))
+                self._lost(wanted, earliest)
+
+    def _lost(self, wanted: MessageId, earliest: MessageId | None) -> None:
+        """Messages were removed before they were read. Raises DataLost, unless that is to be passed over."""
+        lost = DataLost(self._topic, str(wanted), _what_is_there(earliest))
+        if self._options.fail_on_data_loss:
+            raise lost
+        _log.warning("%s (they are passed over: failOnDataLoss=false)", lost)
 
     def _worth_waiting(self) -> bool:
         """Nothing has come for a while: whether to wait on. Raises DataLost, NothingCame."""
@@ -256,8 +295,7 @@ class EntryReader:
         if not options.compacted:
             earliest = earliest_id(self._cluster, self._topic)
             if earliest is None or earliest >= self._end or earliest > self.position != EARLIEST:
-                if options.fail_on_data_loss:
-                    raise DataLost(self._topic, str(self.position), _what_is_there(earliest))
+                self._lost(self.position, earliest)
                 if earliest is None or earliest >= self._end:
                     return False
         if waited_s < options.poll_timeout_s:
@@ -328,7 +366,7 @@ def _look_back(
         if start.entry_id < 0:
             start = EARLIEST
         found: dict[int, bytes] = {}
-        for run in EntryReader(cluster, topic, start, before, lenient).runs():
+        for run in EntryReader(cluster, topic, start, before, lenient, proves=False).runs():
             found.update(pieces_of(run, uuid))
         if found.keys() >= set(range(wanted)):
             return [found[index] for index in range(wanted)]

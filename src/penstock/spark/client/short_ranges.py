@@ -2,7 +2,8 @@
 """Many short ranges of different topics, read together on a few connections.
 
 Why: to look up, connect, subscribe, read and close takes five round trips for a topic, however little it holds. Here
-many consumers are opened at once on one connection, and their messages come mixed.
+many consumers are opened at once on one connection, and their messages come mixed. Permits are granted when all are
+open, so that no message comes before its consumer is known.
 Where: tasks of Spark that have several ranges. Only what goes well is done here: a range whose ids have gaps, whose
 consumer is closed or whose messages do not come is left to `reader`, from the last position on, which knows what to do.
 """
@@ -18,13 +19,14 @@ from penstock.spark.client import deliveries, messages
 from penstock.spark.client.chunks import Chunks
 from penstock.spark.client.cluster import parts_of
 from penstock.spark.client.errors import ClientError, Refused
-from penstock.spark.client.message_id import EARLIEST, MessageId
+from penstock.spark.client.message_id import EARLIEST, MessageId, signed
 from penstock.spark.client.message_runs import take_messages
 from penstock.spark.client.reader import fetch_pieces, read, within
-from penstock.spark.client.subscription import reading_body
+from penstock.spark.client.subscription import place_after, reading_body
 from penstock.spark.offsets import entries_between
+from penstock.wire import codec
 from penstock.wire.client.consumer import Consumer
-from penstock.wire.client.events import Answered, ConsumerClosed
+from penstock.wire.client.events import Answered, ConsumerClosed, Message
 from penstock.wire.client.lookup import Owner
 from penstock.wire.errors import ProtocolError
 
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from penstock.spark.client.messages import Messages
     from penstock.spark.client.reader import ReadOptions
     from penstock.spark.offsets import TopicRange
+    from penstock.wire.client.events import Event
 
     ReadOne = Callable[[Cluster, str, MessageId, MessageId, ReadOptions], Iterator[Messages]]
 
@@ -90,6 +93,7 @@ class _Group:
         self._reading: dict[int, str] = {}  # topics that are being read, by the ids of their consumers
         self._consumers: dict[int, Consumer] = {}
         self._came: dict[str, tuple[int, int]] = dict.fromkeys(ranges, (0, 0))  # entries, and messages in them
+        self._earliest: dict[str, MessageId] = {}  # as brokers name it, of topics that are read from there
         self._is_handing_out = False
 
     def read(self) -> Iterator[tuple[TopicRange, Messages]]:
@@ -120,8 +124,7 @@ class _Group:
                 self._cluster.give_back(connection)
 
     def _read(self, connection: Connection, topics: list[str]) -> Iterator[tuple[TopicRange, Messages]]:
-        self._open(connection, topics)
-        closing: set[int] = set()
+        closing = self._open(connection, topics)
         while self._reading:
             starts, stop = take_messages(connection.inbound, _RUN_ENTRIES_MAX)
             if not len(starts):
@@ -158,19 +161,51 @@ class _Group:
         entries, count = self._came[topic]
         return min(_PERMITS, -(-entries_between(at, end) * count // entries))
 
-    def _open(self, connection: Connection, topics: list[str]) -> None:
-        """Open a consumer for each topic, at once; those that are refused are left out."""
+    def _open(self, connection: Connection, topics: list[str]) -> set[int]:
+        """Open a consumer for each topic, at once; those that are refused, or closed again, are left out.
+
+        Returns:
+            Requests that close consumers which are left out.
+        """
         asked = {}
-        for number, topic in enumerate(topics, 1):
-            consumer = Consumer(reading_body(topic, self._position[topic], consumer_id=number), permits_max=_PERMITS)
-            self._consumers[number] = consumer
+        for topic in topics:
+            number = connection.new_consumer_id()
+            consumer = self._consumers[number] = Consumer(
+                reading_body(topic, self._position[topic], consumer_id=number)
+            )
             asked[connection.begin_subscribe(consumer, f"reading {topic}")] = number, topic
-        answers, _ = connection.answers(asked, f"our wish to read {len(topics)} topics")
+        answers, events = connection.answers(asked, f"our wish to read {len(topics)} topics")
         self._reading = {
             number: topic
             for request_id, (number, topic) in asked.items()
             if not isinstance(answers[request_id], Refused)
         }
+        events += self._ask_for_earliest(connection)
+        # A broker that sends what nobody asked for: the range is read again by itself.
+        unasked = {event.consumer_id for event in events if isinstance(event, Message)}
+        gone = {event.consumer_id for event in events if isinstance(event, ConsumerClosed)}
+        for number in (unasked | gone) & self._reading.keys():
+            del self._reading[number]
+        for number in self._reading:
+            self._consumers[number].permits_max = _PERMITS
+            connection.flow(self._consumers[number])
+        return {connection.begin_unsubscribe(self._consumers[one]) for one in unasked - gone}
+
+    def _ask_for_earliest(self, connection: Connection) -> list[Event]:
+        """Have brokers name the earliest entries of topics that are read from there; returns other events."""
+        asked = {
+            connection.begin(codec.CommandGetLastMessageId(consumer_id=number, request_id=0), f"reading {topic}"): topic
+            for number, topic in self._reading.items()
+            if self._position[topic] == EARLIEST
+        }
+        answers, events = connection.answers(asked, f"asking for the beginnings of {len(asked)} topics")
+        for request_id, answer in answers.items():
+            if not isinstance(answer, Refused):
+                before = answer.consumer_mark_delete_position
+                self._earliest[asked[request_id]] = place_after(
+                    MessageId(signed(before.ledgerId), signed(before.entryId))
+                )
+        return events
 
     def _take_events(self, connection: Connection, closing: set[int]) -> None:
         while (event := connection.take_event()) is not None:
@@ -192,7 +227,8 @@ class _Group:
         inside = (ledgers < end.ledger_id) | ((ledgers == end.ledger_id) & (ids <= last_entry))
         count = int(inside.sum())
         # The first entry behind the range shows that none before it is missing.
-        if not _follow(at, ledgers[: count + 1], ids[: count + 1]):
+        wanted_first = self._earliest.get(topic, at) if at == EARLIEST else at
+        if not _follow(wanted_first, ledgers[: count + 1], ids[: count + 1]):
             del self._reading[consumer_id]
             return
         entries = entries.chosen(inside)
@@ -210,8 +246,9 @@ class _Group:
 
 def _follow(at: MessageId, ledgers: Ints, ids: Ints) -> bool:
     """Whether these entries come one after another from this position on, in one ledger."""
-    first = at == EARLIEST or (int(ledgers[0]), int(ids[0])) == at[:2]
-    return first and bool((ledgers == ledgers[0]).all() and (np.diff(ids) == 1).all())
+    return (int(ledgers[0]), int(ids[0])) == at[:2] and bool(
+        (ledgers == ledgers[0]).all() and (np.diff(ids) == 1).all()
+    )
 
 
 def _after(ledger_id: int, entry_id: int, end: MessageId) -> MessageId:

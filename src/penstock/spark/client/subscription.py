@@ -12,9 +12,11 @@ is read is not read again: only the reader knows where it was.
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from penstock.core.position import Position
+from penstock.spark.client.cluster import AT_ONCE_MAX
 from penstock.spark.client.errors import ClientError, ConnectionLost, Refused, RequestTimedOut
 from penstock.spark.client.message_id import EARLIEST, MessageId, signed
 from penstock.wire import codec
@@ -22,7 +24,7 @@ from penstock.wire.client.consumer import Consumer
 from penstock.wire.client.events import ConsumerClosed, Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import TracebackType
     from typing import TypeVar
 
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-_CONSUMER_ID: Final = 1
 _EXCLUSIVE: Final = 0
 
 
@@ -67,7 +68,7 @@ class Subscription:
             topic=topic,
             subscription=name,
             subType=_EXCLUSIVE,  # type: ignore[arg-type]
-            consumer_id=_CONSUMER_ID,
+            consumer_id=0,
             request_id=0,
             initialPosition=int(earliest),  # type: ignore[arg-type]
             force_topic_creation=False,
@@ -85,7 +86,7 @@ class Subscription:
 
     def _last_id(self) -> tuple[MessageId | None, MessageId]:
         """The same, and the position before the message that this consumer gets next."""
-        body = codec.CommandGetLastMessageId(consumer_id=_CONSUMER_ID, request_id=0)
+        body = codec.CommandGetLastMessageId(consumer_id=self.consumer.consumer_id, request_id=0)
         answer = self.connection.request(body, what=f"asking for the last message of {self.topic}")
         last, before = (
             MessageId(signed(said.ledgerId), signed(said.entryId), max(0, said.batch_index))
@@ -99,11 +100,17 @@ class Subscription:
 
     def _id_at(self, publish_ms: int) -> MessageId:
         what = f"looking for messages of {self.topic} by their time"
-        seek = codec.CommandSeek(consumer_id=_CONSUMER_ID, request_id=0, message_publish_time=publish_ms)
+        seek = codec.CommandSeek(consumer_id=self.consumer.consumer_id, request_id=0, message_publish_time=publish_ms)
         self.connection.request(seek, what=what)
         self.connection.subscribe(self.consumer, what)  # A seek ends the consumer; the subscription stays.
-        _, before = self._last_id()
-        return MessageId(before.ledger_id, before.entry_id + 1)
+        return self._next_place()
+
+    def next_place(self) -> MessageId:
+        """Where the next entry is; it may also be at the beginning of a later ledger."""
+        return self._asked(self._next_place)
+
+    def _next_place(self) -> MessageId:
+        return place_after(self._last_id()[1])
 
     def first_id(self) -> MessageId | None:
         """Of the next entry, which is waited for; None when there is none.
@@ -161,6 +168,7 @@ class Subscription:
     def _open(self) -> Connection:
         """Look the topic's broker up, connect and subscribe; one attempt."""
         connection = self._cluster.open_once(self.topic)
+        self.consumer.body.consumer_id = connection.new_consumer_id()
         try:
             connection.subscribe(self.consumer, self._what)
         except BaseException:
@@ -196,7 +204,7 @@ class Subscription:
 
 
 def reading_body(
-    topic: str, start: MessageId, *, consumer_id: int = _CONSUMER_ID, compacted: bool = False
+    topic: str, start: MessageId, *, consumer_id: int = 0, compacted: bool = False
 ) -> codec.CommandSubscribe:
     """Return the command that opens a consumer from `start` on, which leaves no trace."""
     body = codec.CommandSubscribe(
@@ -214,7 +222,58 @@ def reading_body(
     return body
 
 
+def place_after(before: MessageId) -> MessageId:
+    """Return where the entry after this one is; before the first one, brokers name one with a negative id."""
+    return MessageId(before.ledger_id, max(0, before.entry_id + 1))
+
+
 def earliest_id(cluster: Cluster, topic: str) -> MessageId | None:
     """Of the first entry that the topic still has; None when it has none."""
     with Subscription.reading(cluster, topic, EARLIEST) as subscription:
         return subscription.first_id()
+
+
+def following_ids(cluster: Cluster, topic: str, places: Sequence[MessageId]) -> dict[MessageId, MessageId]:
+    """Of the first entry that the topic has at each of these places or behind it, where there must be one.
+
+    Why by reading: a reader gets the next entry that is there, whatever removed those before it, or whoever else has
+    their ids. Raises RequestTimedOut when one does not come; and what `Connection` raises.
+    """
+    found: dict[MessageId, MessageId] = {}
+
+    def attempt(part: Sequence[MessageId]) -> None:
+        with cluster.open_once(topic) as connection:
+            found.update(_following_ids(connection, topic, part, cluster.endpoint.operation_timeout_s))
+
+    for start in range(0, len(places), AT_ONCE_MAX):
+        cluster.insist(partial(attempt, places[start : start + AT_ONCE_MAX]))
+    return found
+
+
+def _following_ids(
+    connection: Connection, topic: str, places: Sequence[MessageId], timeout_s: float
+) -> dict[MessageId, MessageId]:
+    what = f"our wish to read {topic} at {places[0]}"
+    consumers: dict[int, tuple[MessageId, Consumer]] = {}
+    asked = []
+    for place in places:
+        number = connection.new_consumer_id()
+        consumer = Consumer(reading_body(topic, place, consumer_id=number))
+        consumers[number] = place, consumer
+        asked.append(connection.begin_subscribe(consumer, what))
+    answers, _ = connection.answers(asked, what)
+    for answer in answers.values():
+        if isinstance(answer, Refused):
+            raise answer
+    for _, consumer in consumers.values():
+        connection.flow(consumer, 1)
+    found: dict[MessageId, MessageId] = {}
+    while len(found) < len(consumers):
+        event = connection.next_event(timeout_s)
+        if event is None:
+            raise RequestTimedOut(str(connection.address), what, timeout_s)
+        if isinstance(event, ConsumerClosed):
+            raise ConnectionLost(str(connection.address), "the broker closed the consumer: the topic moves")
+        if isinstance(event, Message):
+            found[consumers[event.consumer_id][0]] = MessageId(*event.position)
+    return found
