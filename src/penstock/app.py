@@ -217,7 +217,7 @@ async def start(
         binding.callback(opened.close)
         ports, where = (
             _ports(settings, opened, connections, http, http_memory, binding),
-            addresses(settings, opened, number),
+            addresses(settings, opened, number, alone=handover is None),
         )
         registry = _registry(settings, handover, where, clock)
         broker = Broker(

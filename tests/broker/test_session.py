@@ -95,6 +95,7 @@ def test_a_lookup_names_this_broker_also_for_names_with_pattern_characters(
         answer = client.request(Type.LOOKUP, Type.LOOKUP_RESPONSE, topic=name)
         assert (answer.response, answer.authoritative) == (1, True)
         assert answer.brokerServiceUrl == broker.url
+        assert answer.proxy_through_service_url, "nobody has said where clients reach this broker"
 
 
 def test_a_bad_topic_name_is_refused_in_the_lookup_familys_own_way(client: RawClient) -> None:

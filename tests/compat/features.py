@@ -13,6 +13,7 @@ from typing import Final
 FEATURES: Final[dict[str, str]] = {
     # Connecting
     "http-lookup": "Topics, patterns and schemas found over HTTP",
+    "mapped-port": "Behind a mapped port, a tunnel or a port-forward",
     "tls": "TLS to the broker",
     "auth-token": "Token (JWT) authentication",
     "auth-tls": "Client certificates",

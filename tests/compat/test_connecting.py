@@ -27,6 +27,8 @@ from tests.compat.clients import (
     receive,
     until,
 )
+from tests.compat.conftest import COUNT
+from tests.compat.mapped_port import MappedPort
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -80,6 +82,19 @@ def test_a_listener_that_is_none_leads_nowhere(broker: Subject, topic: str) -> N
     with pytest.raises(pulsar.PulsarException):
         client.create_producer(topic)
     client.close()
+
+
+@pytest.mark.feature("mapped-port")
+@pytest.mark.skipif(COUNT > 1, reason="the clients of several brokers are sent to the one that serves their topic")
+def test_a_client_stays_at_the_mapped_port_that_it_came_by(broker: Subject, topic: str) -> None:
+    with MappedPort(broker.url) as port:
+        client = connect(port.url)
+        consumer = client.subscribe(topic, "s")
+        payloads = [b"x" * 100_000] * 10
+        publish(client.create_producer(topic), payloads)
+        assert receive(consumer, 10) == payloads
+        client.close()
+    assert port.received > 10 * 100_000, "the client has published to another address"
 
 
 @pytest.mark.feature("produce-sync")

@@ -42,6 +42,26 @@ def test_each_broker_has_each_port_plus_its_number_and_says_so() -> None:
             opened.close()
 
 
+@pytest.mark.parametrize(
+    ("configured", "alone", "guessed"),
+    [
+        ({}, True, True),
+        ({"bindAddress": "0.0.0.0"}, True, True),
+        ({}, False, False),
+        ({"advertisedAddress": "example.com"}, True, False),
+        ({"advertisedListeners": "inside:pulsar://10.0.0.5:6650"}, True, False),
+    ],
+)
+def test_the_address_of_a_lone_broker_is_a_guess_unless_somebody_has_named_it(
+    configured: dict[str, str], alone: bool, guessed: bool
+) -> None:
+    settings = made_of(brokerServicePort="0", webServicePort="0", **configured)
+    opened = open_sockets(settings)
+    told = addresses(settings, opened, alone=alone)
+    opened.close()
+    assert told.guessed is guessed
+
+
 def test_port_zero_is_another_free_port_for_each_broker() -> None:
     settings = made_of(brokerServicePort="0", webServicePort="0")
     opened = [open_sockets(settings, number) for number in range(2)]

@@ -30,6 +30,20 @@ async def looked_up(proxy: RunningProxy, upstream: Peer, client: Peer, url: str,
     return str(answer.message)
 
 
+async def test_a_broker_that_does_not_know_where_it_is_reached_is_reached_where_it_was_asked() -> None:
+    async with scripted_broker() as broker, running_proxy(broker.url) as proxy:
+        client = await proxy.client()
+        proxy.connect(client, through=False)
+        await client.next(Type.CONNECTED)
+        upstream = await broker.opened.get()
+        client.write(frame(Type.LOOKUP, topic=TOPIC, request_id=1))
+        asked = await upstream.next(Type.LOOKUP)
+        found = {"request_id": asked.body.request_id, "response": 1, "brokerServiceUrl": "pulsar://in-a-container:6650"}
+        upstream.write(frame(Type.LOOKUP_RESPONSE, authoritative=True, proxy_through_service_url=True, **found))
+        answer = (await client.next(Type.LOOKUP_RESPONSE)).body
+        assert (answer.brokerServiceUrl, answer.proxy_through_service_url) == (broker.url, True)
+
+
 @pytest.mark.parametrize("response", [0, 1], ids=["redirect", "connect"])
 async def test_what_is_no_address_of_a_broker_is_an_error_with_the_reason(
     response: int, caplog: pytest.LogCaptureFixture

@@ -70,6 +70,9 @@ def test_lookups_succeed_and_fail_in_their_own_response() -> None:
         False,
         True,
     )
+    assert not found.proxy_through_service_url
+    mapped = _read(codec.lookup_connect(1, "pulsar://here:6650", None, through_service_url=True)).lookupTopicResponse
+    assert mapped.proxy_through_service_url
     failed = _read(codec.lookup_failed(1, WireCode.TOPIC_NOT_FOUND, "no")).lookupTopicResponse
     assert (failed.response, int(failed.error)) == (CommandLookupTopicResponse.Failed, WireCode.TOPIC_NOT_FOUND)
 

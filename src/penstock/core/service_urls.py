@@ -29,3 +29,5 @@ class Addresses:
     web: ServiceUrls = NOWHERE  # the admin API
     # By listener name (advertisedListeners).
     listeners: Mapping[str, ServiceUrls] = field(default_factory=dict)
+    # Nobody has said where clients reach this broker, which may be behind a mapped port: they stay on their own URL.
+    guessed: bool = False

@@ -17,6 +17,7 @@ from penstock.core.errors import ConfigurationError
 from penstock.core.service_urls import Addresses, ServiceUrls
 from penstock.net.listening import listen_for_callers, listen_for_clients
 from penstock.settings.listeners import named_listeners, unnamed_listener
+from penstock.settings.sources import DEFAULT
 
 if TYPE_CHECKING:
     import socket
@@ -72,11 +73,16 @@ def check_ports(settings: Settings, brokers: int) -> None:
             )
 
 
-def addresses(settings: Settings, sockets: Sockets, number: int = 0) -> Addresses:
-    """Return the addresses to advertise for a broker with these sockets."""
+def addresses(settings: Settings, sockets: Sockets, number: int = 0, *, alone: bool = False) -> Addresses:
+    """Return the addresses to advertise for a broker with these sockets; `alone`: it is the only one of its cluster.
+
+    Clients of several brokers must be sent to the right one, so their addresses are never taken for guesses.
+    """
     name, service = settings.advertised_address, unnamed_listener(settings, number) or bound(settings, sockets)
     web = ServiceUrls(_url("http", name, sockets.web) or "", _url("https", name, sockets.web_tls))
-    return Addresses(service=service, web=web, listeners=named_listeners(settings, number))
+    configured = settings.sources["advertisedAddress"] != DEFAULT or bool(settings.advertised_listeners)
+    listeners = named_listeners(settings, number)
+    return Addresses(service=service, web=web, listeners=listeners, guessed=alone and not configured)
 
 
 def bound(settings: Settings, sockets: Sockets) -> ServiceUrls:

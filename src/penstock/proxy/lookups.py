@@ -133,8 +133,10 @@ class Lookups:
             if not isinstance(found, Redirect):
                 break
             address = found.address
-        self._services.targets.remember(found.address)
-        url = str(found.address)
+        # A broker that does not know where it is reached stays where it was asked.
+        broker = found.through or found.address
+        self._services.targets.remember(broker)
+        url = str(broker)
         response = codec.CommandLookupTopicResponse(
             request_id=body.request_id,
             response=codec.CommandLookupTopicResponse.Connect,

@@ -386,14 +386,18 @@ def partitioned_metadata_failed(request_id: int, code: int, message: str) -> byt
     return encode(BaseCommand.PARTITIONED_METADATA_RESPONSE, body)
 
 
-def lookup_connect(request_id: int, url: str, url_tls: str | None) -> bytes:
-    """Encode a lookup response: the topic is served at one of these URLs."""
+def lookup_connect(request_id: int, url: str, url_tls: str | None, *, through_service_url: bool = False) -> bytes:
+    """Encode a lookup response: the topic is served at one of these URLs.
+
+    `through_service_url`: the client connects to its own service URL for it, and names the broker's in CONNECT.
+    """
     body = CommandLookupTopicResponse(
         request_id=request_id,
         response=CommandLookupTopicResponse.Connect,
         brokerServiceUrl=url,
         brokerServiceUrlTls=url_tls,
         authoritative=True,
+        proxy_through_service_url=through_service_url,
     )
     return encode(BaseCommand.LOOKUP_RESPONSE, body)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.broker.access import Action
 from penstock.broker.commands import session_memory
@@ -44,6 +44,13 @@ if TYPE_CHECKING:
     from penstock.net.topic_list_limiter import TopicListLimits
 
 NO_WATCHER: Final = "Unable to create topic list watcher: "
+
+
+class Found(NamedTuple):
+    """The broker of a topic. Where its URLs are guessed, the client connects to it by the URL that it came by."""
+
+    urls: ServiceUrls
+    guessed: bool
 
 
 class Discovery:
@@ -91,22 +98,23 @@ class Discovery:
                 self._check_serving(name)
                 session.require(Action.LOOKUP, name)
                 self._resources.check_namespace(name.namespace_name)
-                urls = self._urls(name, body.advertised_listener_name)
+                found = self._found(name, body.advertised_listener_name)
         except PenstockError as error:
             session.reply(codec.lookup_failed(body.request_id, error.wire_code, str(error)))
             return
-        session.reply(codec.lookup_connect(body.request_id, urls.plain, urls.tls))
+        urls = found.urls
+        session.reply(codec.lookup_connect(body.request_id, urls.plain, urls.tls, through_service_url=found.guessed))
 
-    def _urls(self, name: TopicName, listener: str) -> ServiceUrls:
-        """Service URLs of the topic's broker for this listener; an empty one, which some clients send, means none."""
+    def _found(self, name: TopicName, listener: str) -> Found:
+        """Find the topic's broker for this listener; an empty one, which some clients send, means none."""
         addresses = self._placement.addresses(name)
         if not listener.strip():
-            return addresses.service
+            return Found(addresses.service, addresses.guessed)
         urls = addresses.listeners.get(listener)
         if urls is None:
             # Pulsar's code and text: the C++ client depends on both.
             raise ServiceNotReady(f"the broker do not have {listener} listener")
-        return urls
+        return Found(urls, guessed=False)
 
     def _on_partitioned_metadata(self, session: Session, body: codec.CommandPartitionedTopicMetadata) -> None:
         session.requests.start(body.request_id, partial(self._partitioned_metadata, session, body))

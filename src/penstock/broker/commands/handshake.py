@@ -67,7 +67,7 @@ class Handshake:
             session.connection.close("CONNECT came twice")
             return
         session.client_version = body.client_version
-        session.through_proxy = bool(body.proxy_version or body.proxy_to_broker_url or body.original_principal)
+        session.through_proxy = bool(body.proxy_version or body.original_principal)
         session.protocol_version = min(PROTOCOL_VERSION_MAX, body.protocol_version)
         access = self._access
         if access is None:

@@ -19,7 +19,8 @@ class Network:
         "advertisedAddress",
         str,
         "<bindAddress, or the host's name where that means every address>",
-        "Address that lookups return to clients.",
+        "Address that lookups return to clients. If neither this nor advertisedListeners is set, the clients of a "
+        "single broker stay on the URL that they came by: it may be behind a mapped port.",
         flag="--advertised-address",
     )
     port: int | None = row(
