@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -14,7 +16,8 @@ from penstock.core.units import MIB
 from penstock.governance.memory_row import MemoryRow
 from penstock.net.clock import SystemClock
 from penstock.net.topic_list_limiter import LimitType, TopicListLimits, TopicListMemoryLimiter
-from penstock.proxy.listings import Listings
+from penstock.proxy.answer_pieces import PIECE_BYTES
+from penstock.proxy.listings import AT_ONCE, Listings
 from penstock.proxy.upstreams import Identity, UpstreamOptions, Upstreams
 from penstock.testing.client import Type, frame
 from penstock.wire import codec
@@ -46,7 +49,7 @@ class Client:
         self.passed: list[Callable[[], None]] = []
 
     def take_list(self, head: bytes, answer: Answer) -> None:
-        self.frames.append(head + answer.fields)
+        self.frames.append(head + b"".join(answer.buffers))
         self.passed.append(answer.release)
 
     def take(self) -> None:
@@ -70,7 +73,7 @@ class World:
 
     async def _answered(self, client: Client, body: codec.CommandGetTopicsOfNamespace) -> None:
         answer = await self.listings.answer(cast("Connection", client), SOMEBODY, body)
-        client.take_list(relayed_head(body.request_id, len(answer.fields)), answer)
+        client.take_list(relayed_head(body.request_id, answer.fields_bytes), answer)
 
     def held(self) -> tuple[int, int]:
         """Bytes of heap and of direct memory."""
@@ -118,6 +121,73 @@ async def test_clients_that_ask_before_the_broker_is_asked_share_one_answer() ->
         _, direct_bytes = here.held()
         assert direct_bytes < 2 * LIST_BYTES
         assert [decode_frame(c.frames[0], 0, len(c.frames[0])).body.request_id for c in clients] == list(range(50))
+
+
+def listing_of(topics: list[str], request_id: int) -> bytes:
+    return frame(
+        Type.GET_TOPICS_OF_NAMESPACE_RESPONSE,
+        request_id=request_id,
+        topics=topics,
+        topics_hash=f"{zlib.crc32(repr(topics).encode()):08x}",
+    )
+
+
+async def test_clients_that_read_slowly_what_others_read_hold_it_once() -> None:
+    async with world(direct_bytes_max=2 * LIST_BYTES) as here:
+        slow = [Client(number) for number in range(30)]
+        for client in slow * 10:
+            await here.ask(client)
+        assert here.held()[1] < LIST_BYTES + 300 * 100, "a few bytes for each, and the list"
+        fast = Client(99)
+        await here.ask(fast)
+        assert decode_frame(fast.frames[0], 0, len(fast.frames[0])).body.topics == TOPICS
+        for client in (fast, *slow):
+            client.take()
+        assert here.held() == (0, 0)
+
+
+async def test_lists_before_and_after_a_topic_is_created_hold_once_what_they_have_in_common() -> None:
+    async with world(direct_bytes_max=10 * LIST_BYTES) as here:
+        kept = []
+        for number in range(11):
+            topics = sorted([*TOPICS, *(f"{TOPICS[at * 100]}-new" for at in range(number))])
+            here.broker.answer = partial(listing_of, topics)
+            kept.append((Client(number), topics))
+            await here.ask(kept[-1][0])
+        assert here.held()[1] < LIST_BYTES + 10 * 1.5 * PIECE_BYTES
+        for client, topics in kept:
+            assert decode_frame(client.frames[0], 0, len(client.frames[0])).body.topics == topics
+            client.take()
+        assert here.held() == (0, 0)
+
+
+async def test_a_list_that_was_sent_is_not_kept_for_another_that_is_being_sent() -> None:
+    async with world() as here:
+        slow, fast = Client(1), Client(2)
+        await here.ask(slow)
+        here.broker.answer = partial(listing_of, [f"{topic}-x" for topic in TOPICS])
+        await here.ask(fast)
+        fast.take()
+        fast.frames.clear()
+        here.broker.answer = listing
+        again = Client(3)
+        await here.ask(again)
+        assert decode_frame(again.frames[0], 0, len(again.frames[0])).body.topics == TOPICS
+        slow.take()
+        again.take()
+        assert here.held() == (0, 0)
+
+
+async def test_an_answer_that_waits_for_slow_readers_keeps_no_turn() -> None:
+    async with world(direct_bytes_max=AT_ONCE * LIST_BYTES // 2) as here:
+        clients = [Client(number) for number in range(2 * AT_ONCE)]
+        waiting = [here.ask(client, namespace=f"public/n{client.id}") for client in clients]
+        await until(lambda: len(here.broker.asked) == len(clients))
+        while not all(task.done() for task in waiting):
+            await until(lambda: any(client.passed for client in clients))
+            for client in clients:
+                client.take()
+        assert here.held() == (0, 0)
 
 
 async def test_a_client_that_asks_after_the_broker_was_asked_gets_a_newer_answer() -> None:

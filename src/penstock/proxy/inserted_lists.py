@@ -12,7 +12,7 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from penstock.net.connection import Connection
     from penstock.net.send_queue import Buffer
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class OwnList(NamedTuple):
-    """A frame of the proxy: a head, and the rest, of which `release` releases the memory."""
+    """A frame of the proxy: a head, and the rest in pieces, of which `release` releases the memory."""
 
     head: bytes
-    rest: Buffer
+    rest: Sequence[Buffer]
     release: Callable[[], None]
 
 
@@ -74,4 +74,4 @@ class InsertedLists:
 
 def write_list(connection: Connection, listed: OwnList) -> None:
     """Queue a list. No frame of a broker may be unfinished."""
-    connection.write_shared(listed.head, (listed.rest,), len(listed.rest), listed.release)
+    connection.write_shared(listed.head, listed.rest, sum(map(len, listed.rest)), listed.release)

@@ -7,7 +7,10 @@ Theory of operation
             direct permit, which is held until the sockets of all clients that it is for have taken it.
     Sharing. Clients with the same credentials that ask the same question before it is sent to a broker share the
             answer: it is read, held and charged once. A client that asks later is answered later, so that no answer is
-            older than its question.
+            older than its question. What that answer has in common with one that is still being sent is not held
+            twice, and not charged twice (`answer_pieces`, `unsent_pieces`).
+    Turns.  A few questions at a time are asked. An answer that waits for direct memory keeps no turn, or clients that
+            read slowly would keep other lists from being asked for.
     Time.   A client gives up after 30 s. The waits of the proxy and of the broker together end before.
     Errors. What the broker answers is passed on with its code: TooManyRequests stays that.
 Where: `lookups` calls `answer`, also for clients that are connected to a broker. The limiter is that of the broker,
@@ -18,23 +21,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.core.errors import PenstockError, ServiceNotReady, forget_frames
 from penstock.core.units import NS_PER_S
 from penstock.governance.permit_errors import PermitError
 from penstock.net.topic_list_limiter import INITIAL_BYTES, LimitType, Owner
+from penstock.net.unsent_pieces import UnsentPieces
+from penstock.proxy.answer_pieces import cut
 from penstock.proxy.listing_connection import ListingConnection
 from penstock.wire import codec
 from penstock.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from penstock.core.clock import Clock
     from penstock.net.connection import Connection
     from penstock.net.topic_list_limiter import Permit, TopicListMemoryLimiter
+    from penstock.proxy.answer_pieces import CutAnswer, Piece
     from penstock.proxy.listing_connection import Listed
     from penstock.proxy.upstreams import Identity, Upstreams
 
@@ -56,14 +64,19 @@ class _Question(NamedTuple):
 
 
 class Answer:
-    """One answer while it is being sent to its clients."""
+    """One answer while it is being sent to its clients.
 
-    __slots__ = ("_limiter", "_permit", "_users", "fields")
+    Attributes:
+        buffers: its fields without the request id.
+        fields_bytes: their size.
+    """
 
-    def __init__(self, listed: Listed, permit: Permit, limiter: TopicListMemoryLimiter) -> None:
-        self.fields = listed.fields
-        self._permit = permit
-        self._limiter = limiter
+    __slots__ = ("_passed", "_users", "buffers", "fields_bytes")
+
+    def __init__(self, buffers: Sequence[bytes], passed: Callable[[], None]) -> None:
+        self.buffers = buffers
+        self.fields_bytes = sum(map(len, self.buffers))
+        self._passed = passed
         self._users = 0
 
     def take(self) -> None:
@@ -73,7 +86,45 @@ class Answer:
         """One client has it, or is gone."""
         self._users -= 1
         if not self._users:
-            self._limiter.release(self._permit)
+            self._passed()
+
+
+class _Sending:
+    """The answers to one question that are being sent, or wait for memory: they share their pieces."""
+
+    __slots__ = ("_forget", "_latest", "_unsent", "answers")
+
+    def __init__(self, unsent: UnsentPieces, forget: Callable[[], object]) -> None:
+        self._unsent = unsent
+        self._forget = forget
+        self._latest: Sequence[weakref.ref[Piece]] = ()  # of the newest answer
+        self.answers = 0
+
+    def cut(self, fields: memoryview) -> CutAnswer:
+        """Cut an answer. The next one shares its pieces, also while both wait for memory."""
+        cut_answer = cut(fields, filter(None, (known() for known in self._latest)))
+        self._latest = list(map(weakref.ref, cut_answer.pieces))
+        return cut_answer
+
+    async def charged(self, cut_answer: CutAnswer, owner: Owner, deadline_ns: int) -> Answer:
+        """Return this answer when there is memory for it. Raises PermitError, TooManyRequests."""
+        pieces = cut_answer.pieces
+        try:
+            permit = await self._unsent.charge(cut_answer.own_bytes, None, pieces, owner, deadline_ns)
+        except BaseException:
+            self._ended()
+            raise
+
+        def passed() -> None:
+            self._unsent.passed(permit, None, pieces)
+            self._ended()
+
+        return Answer(cut_answer.buffers, passed)
+
+    def _ended(self) -> None:
+        self.answers -= 1
+        if not self.answers:
+            self._forget()
 
 
 class Listings:
@@ -87,6 +138,7 @@ class Listings:
         self._clock = clock
         self.loop = loop
         self._joinable: dict[_Question, _Shared] = {}  # not sent to a broker yet
+        self._sending: dict[bytes, _Sending] = {}  # by the question, whoever asked it
         self._estimates: OrderedDict[bytes, int] = OrderedDict()
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._idle: list[tuple[Identity, ListingConnection]] = []
@@ -125,7 +177,7 @@ class Listings:
         """Ask a broker, with permits for what it answers. Raises as `answer`."""
         deadline_ns = self._clock.monotonic_ns() + ANSWER_NS
         try:
-            async with asyncio.timeout(ANSWER_NS / NS_PER_S), self._turns:
+            async with asyncio.timeout(ANSWER_NS / NS_PER_S):
                 return await self._ask(shared, deadline_ns)
         except TimeoutError:
             raise ServiceNotReady("no broker has listed the topics in time; try again") from None
@@ -134,31 +186,46 @@ class Listings:
 
     async def _ask(self, shared: _Shared, deadline_ns: int) -> Answer:
         limiter, question = self.limiter, shared.question
-        estimate_bytes = self._estimates.get(question.command, INITIAL_BYTES)
-        permit = await limiter.acquire(
-            estimate_bytes, LimitType.HEAP_MEMORY, owner=shared.owner, deadline_ns=deadline_ns
-        )
+        permit: Permit | None = None
 
         async def grow(nbytes: int) -> None:
             nonlocal permit
+            assert permit is not None
             shared.stage = "actual heap"
             permit = await limiter.update(permit, nbytes, deadline_ns=deadline_ns)
 
         try:
-            self._send(shared)
-            try:
-                listed = await self._listed(question.identity, shared.body, grow)
-            except (OSError, EOFError, ProtocolError) as error:
-                forget_frames(error)
-                raise ServiceNotReady(f"the broker did not list the topics: {error}; try again") from None
+            async with self._turns:
+                estimate_bytes = self._estimates.get(question.command, INITIAL_BYTES)
+                permit = await limiter.acquire(
+                    estimate_bytes, LimitType.HEAP_MEMORY, owner=shared.owner, deadline_ns=deadline_ns
+                )
+                self._send(shared)
+                try:
+                    listed = await self._listed(question.identity, shared.body, grow)
+                except (OSError, EOFError, ProtocolError) as error:
+                    forget_frames(error)
+                    raise ServiceNotReady(f"the broker did not list the topics: {error}; try again") from None
             self._remember(question.command, listed.nbytes)
             shared.stage = "actual direct"
-            direct = await limiter.acquire(
-                listed.nbytes, LimitType.DIRECT_MEMORY, owner=shared.owner, deadline_ns=deadline_ns
-            )
+            sending = self._sending_of(shared.body)
+            cut_answer = sending.cut(listed.fields)
+            del listed  # The permit is for one copy.
+            return await sending.charged(cut_answer, shared.owner, deadline_ns)
         finally:
-            limiter.release(permit)
-        return Answer(listed, direct, limiter)
+            if permit is not None:
+                limiter.release(permit)
+
+    def _sending_of(self, body: codec.CommandGetTopicsOfNamespace) -> _Sending:
+        """Return what shares the answers to this question; one more answer is counted."""
+        body.ClearField("topics_hash")  # Nothing depends on it but whether an answer has topics.
+        wanted = body.SerializePartialToString()
+        sending = self._sending.get(wanted)
+        if sending is None:
+            unsent = UnsentPieces(self.limiter, self._clock, self.loop)
+            sending = self._sending[wanted] = _Sending(unsent, partial(self._sending.pop, wanted))
+        sending.answers += 1
+        return sending
 
     def _send(self, shared: _Shared) -> None:
         """From now on nobody may join."""

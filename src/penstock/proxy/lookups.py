@@ -161,8 +161,8 @@ class Lookups:
 
     async def _topics(self, body: codec.CommandGetTopicsOfNamespace) -> None:
         answer = await self._services.listings.answer(self._session.connection, self._identity, body)
-        head = relayed_head(body.request_id, len(answer.fields))
-        await self._session.send_list(OwnList(head, answer.fields, answer.release))
+        head = relayed_head(body.request_id, answer.fields_bytes)
+        await self._session.send_list(OwnList(head, answer.buffers, answer.release))
 
     async def _pass_on(self, body: Body, asked: Body, what: str) -> None:
         answer = await self._ask(asked, what)

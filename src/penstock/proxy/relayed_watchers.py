@@ -306,7 +306,7 @@ class RelayedWatchers:
             sent.set()
 
         frame = memoryview(data)
-        await self._send_list(OwnList(bytes(frame[:_SIZES_BYTES]), frame[_SIZES_BYTES:], release))
+        await self._send_list(OwnList(bytes(frame[:_SIZES_BYTES]), (frame[_SIZES_BYTES:],), release))
         await sent.wait()
 
     # -- keep-alive ---------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import struct
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from penstock.core.crc32c import crc32c
 from penstock.core.units import KIB
@@ -94,6 +94,20 @@ class Block:
     def forget_written(self) -> None:
         """Drop the encodings. Replies that are being sent keep the bytes."""
         self._listed = self._watched = None
+
+
+# How pieces of lists are encoded; each form has different bytes.
+Form: TypeAlias = "Callable[..., bytes]"
+
+
+class Piece(Protocol):
+    """A block or a step, as replies share it."""
+
+    @property
+    def written_bytes(self) -> int: ...
+
+    def is_encoded(self, form: Form) -> bool:
+        """Whether the piece is encoded in this form already."""
 
 
 class Listing:

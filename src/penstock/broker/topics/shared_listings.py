@@ -36,15 +36,11 @@ from penstock.broker.topics.listing_blocks import Listing, changed, differences,
 from penstock.broker.topics.listing_charge import ListingCharge
 from penstock.broker.topics.namespace_events import NamespaceEvents
 from penstock.broker.topics.patterns import PATTERN_BYTES
-from penstock.broker.topics.unsent_pieces import UnsentPieces
 from penstock.core.errors import TooManyRequests
 from penstock.net.gradual_event import GradualEvent
 from penstock.net.loop_share import LoopShare
-from penstock.net.topic_list_limiter import (
-    HEAP_REFUSED,
-    INITIAL_BYTES,
-    PermitAcquireCancelled,
-)
+from penstock.net.topic_list_limiter import HEAP_REFUSED, INITIAL_BYTES, PermitAcquireCancelled
+from penstock.net.unsent_pieces import UnsentPieces
 
 if TYPE_CHECKING:
     import asyncio
@@ -53,8 +49,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.topics.feed import TopicFeed
     from penstock.broker.topics.listing import NameIndex, Wanted
-    from penstock.broker.topics.listing_blocks import Block, Step
-    from penstock.broker.topics.unsent_pieces import Form, Piece
+    from penstock.broker.topics.listing_blocks import Block, Form, Piece, Step
     from penstock.core.clock import Clock
     from penstock.net.connection import Connection
     from penstock.net.topic_list_limiter import Owner, Permit, TopicListMemoryLimiter, TopicListSnapshot

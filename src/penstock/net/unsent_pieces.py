@@ -4,8 +4,9 @@
 Why not a permit for each whole reply: two thousand clients that read the same megabyte slowly hold one megabyte.
 Charging it two thousand times would use up all direct memory, and clients would be refused for memory that is not in
 use.
-Where: each `SharedListing` has one. It is charged for the pieces (blocks of a list, steps of updates) while they are
-sent; each reply is charged for its head and its references to pieces.
+Where: each `SharedListing` of a broker has one, and each question to which a proxy is sending answers. It is charged
+for the pieces (blocks of a list, steps of updates, parts of an answer) while they are sent; each reply is charged for
+its head and its references to pieces.
 
 Theory of operation:
     Leading: pieces that no reply sends yet need memory for all of them. One caller at a time requests it together with
@@ -17,15 +18,15 @@ Theory of operation:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.errors import TooManyRequests
 from penstock.net.gradual_event import GradualEvent
-from penstock.net.topic_list_limiter import BROKER_DIRECT_REFUSED, LimitType
+from penstock.net.topic_list_limiter import LimitType
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Hashable, Sequence
 
     from penstock.core.clock import Clock
     from penstock.net.topic_list_limiter import Owner, Permit, TopicListMemoryLimiter
@@ -34,22 +35,15 @@ if TYPE_CHECKING:
 REFERENCE_BYTES: Final = 8
 
 
-# How a piece is encoded. Each form has different bytes.
-Form: TypeAlias = "Callable[..., bytes]"
-
-
 class Piece(Protocol):
     """A shared part of replies. Compared by identity."""
 
     @property
     def written_bytes(self) -> int: ...
 
-    def is_encoded(self, form: Form) -> bool:
-        """Whether the piece is encoded in this form already."""
-
 
 class UnsentPieces:
-    """Pieces being sent to clients, and their memory."""
+    """Pieces being sent to clients, and their memory. The same piece has different bytes in each form."""
 
     __slots__ = ("_followers", "_leading", "_limiter", "_permit", "_senders")
 
@@ -57,7 +51,7 @@ class UnsentPieces:
         self._limiter = limiter
         self._followers = GradualEvent(clock, loop)
         self._permit: Permit | None = None  # for all pieces in `_senders`
-        self._senders: dict[Form, dict[Piece, int]] = {}  # by form: in how many replies each piece is
+        self._senders: dict[Hashable, dict[Piece, int]] = {}  # by form: in how many replies each piece is
         self._leading = False
 
     @property
@@ -65,7 +59,7 @@ class UnsentPieces:
         return self._permit.size if self._permit is not None else 0
 
     async def charge(
-        self, head_bytes: int, form: Form, pieces: Sequence[Piece], owner: Owner, deadline_ns: int | None
+        self, head_bytes: int, form: Hashable, pieces: Sequence[Piece], owner: Owner, deadline_ns: int | None
     ) -> Permit:
         """Charge one reply: returns the permit for its own bytes. Its pieces stay charged until `passed`.
 
@@ -95,7 +89,7 @@ class UnsentPieces:
             senders[piece] = senders.get(piece, 0) + 1
         return permit
 
-    def passed(self, permit: Permit, form: Form, pieces: Sequence[Piece]) -> None:
+    def passed(self, permit: Permit, form: Hashable, pieces: Sequence[Piece]) -> None:
         """A reply was sent or dropped: release its permit, and pieces that no other reply needs."""
         self._limiter.release(permit)
         senders = self._senders[form]
@@ -111,7 +105,7 @@ class UnsentPieces:
             assert self._permit is not None, "pieces without memory"
             self._limiter.lower(self._permit, self._permit.size - freed_bytes)
 
-    def _missing_bytes(self, form: Form, pieces: Sequence[Piece]) -> int:
+    def _missing_bytes(self, form: Hashable, pieces: Sequence[Piece]) -> int:
         senders = self._senders.get(form, {})
         return sum(piece.written_bytes for piece in pieces if piece not in senders)
 
@@ -128,6 +122,7 @@ class UnsentPieces:
 
     async def _wait_for_leader(self, deadline_ns: int | None) -> None:
         if not await self._followers.wait(deadline_ns):
+            refused = self._limiter.limiter(LimitType.DIRECT_MEMORY).names.refusal
             raise TooManyRequests(
-                f"{BROKER_DIRECT_REFUSED}: somebody else waits for the memory of the same list; retry with back-off"
+                f"{refused}: somebody else waits for the memory of the same list; retry with back-off"
             )
