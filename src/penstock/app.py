@@ -39,7 +39,7 @@ from penstock.net.loop_turns import LoopTurns, timed_loop
 from penstock.net.posted_calls import PostedCalls
 from penstock.net.signals import on_signal
 from penstock.net.tls_context import TlsOptions, server_context
-from penstock.processes.end_of_process import end_within
+from penstock.processes.end_of_process import EXIT_START_AGAIN, end_within, start_again
 from penstock.processes.fewer_brokers import leave_out_brokers
 from penstock.processes.sockets import addresses, bound, open_sockets
 from penstock.processes.tuning import set_up_interpreter, started
@@ -80,6 +80,8 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
+# A log that failed for good has nothing left to finish; clients wait for the next start.
+HEALING_STOP_S: Final = 2.0
 # If the loop does not answer within this time, a push of metrics is skipped.
 SNAPSHOT_S: Final = 5.0
 # A log that cannot be read at the start is tried again this often, with this pause.
@@ -104,7 +106,10 @@ def run(settings: Settings, data_dir: Path) -> int:
         # Programs that start penstock wait for this line.
         print(f"penstock ready {serving.url} {serving.admin_url}", flush=True)
 
-    return _run(partial(_serve, settings, data_dir, ready, (signal.SIGTERM, signal.SIGINT)))
+    status = _run(partial(_serve, settings, data_dir, ready, (signal.SIGTERM, signal.SIGINT), start_again))
+    if status == EXIT_START_AGAIN:
+        start_again()
+    return status
 
 
 def run_one_of_many(handover: Handover, control: socket.socket) -> int:
@@ -124,7 +129,10 @@ def run_one_of_many(handover: Handover, control: socket.socket) -> int:
         watch_parent(asyncio.get_running_loop(), control)
         control.send(READY)
 
-    return _run(partial(_serve, settings, handover.data_dir, ready, (signal.SIGTERM,), handover))
+    def leave() -> None:
+        os._exit(EXIT_START_AGAIN)  # The supervisor starts it again.
+
+    return _run(partial(_serve, settings, handover.data_dir, ready, (signal.SIGTERM,), leave, handover))
 
 
 def _run(serve: Callable[..., Coroutine[None, None, int]]) -> int:
@@ -139,26 +147,37 @@ async def _serve(
     data_dir: Path,
     ready: Callable[[Serving], None],
     stops: Sequence[signal.Signals],
+    leave: Callable[[], object],
     handover: Handover | None = None,
     *,
     turns: LoopTurns,
 ) -> int:
+    """Serve until told to stop; returns the exit status. `leave` ends a process that must start again and hangs."""
     loop = asyncio.get_running_loop()
-    stopping = asyncio.Event()
+    stopping, status = asyncio.Event(), 0
+
+    def heal() -> None:
+        nonlocal status
+        status = EXIT_START_AGAIN
+        stopping.set()
+
     for signum in stops:
         on_signal(loop, signum, stopping.set)
     async with contextlib.AsyncExitStack() as stack:
         gc.disable()  # Loading a large catalog creates only long-lived objects.
-        serving = await start(settings, data_dir, stack, stopping.set, turns, handover)
+        serving = await start(settings, data_dir, stack, stopping.set, turns, handover, heal)
         on_signal(loop, signal.SIGHUP, serving.reload)
         ready(serving)
         started()
         await stopping.wait()
         log.info("stopping: clients are told, what was accepted is finished")
-        stop_s = serving.stop_s_max()
-        end_within(stop_s, f"brokerShutdownTimeoutMs={stop_s * 1000:.0f}")
+        if status == EXIT_START_AGAIN:
+            end_within(HEALING_STOP_S, f"{HEALING_STOP_S:g} s to start again", leave)
+        else:
+            stop_s = serving.stop_s_max()
+            end_within(stop_s, f"brokerShutdownTimeoutMs={stop_s * 1000:.0f}")
     log.info("stopped")
-    return 0
+    return status
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,12 +197,14 @@ async def start(
     shut_down: Callable[[], None] | None = None,
     turns: LoopTurns | None = None,
     handover: Handover | None = None,
+    heal: Callable[[], None] | None = None,
 ) -> Serving:
     """Build all parts on the running loop and serve; closing `stack` stops and releases everything.
 
     `shut_down` is called when an administrator stops the broker; its owner then closes `stack`. Without it,
     administrators cannot stop this broker. `turns` measures the loop, if given. `handover` comes from the supervisor of
-    several brokers, for one of them.
+    several brokers, for one of them. `heal` is called when the disk has failed for good and works again, to end this
+    process and start another; without it, a person does that.
 
     Raises:
         ConfigurationError: a setting, a port or the data directory cannot be used.
@@ -239,6 +260,7 @@ async def start(
             http_memory=http_memory,
             loop_turns=turns,
             shut_down=shut_down,
+            start_again=heal,
             disk_use=partial(_disk_use, data_dir),
             dispatch_soon=posted.call_soon,
         )

@@ -21,7 +21,7 @@ import pulsar
 from penstock.testing.process import BrokerProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 WITHIN_S = 30.0
 PORTS = (12_000, 32_000)
@@ -40,8 +40,15 @@ def free_ports(count: int) -> int:
 class Cluster(BrokerProcess):
     """`penstock serve --brokers N`, at ports in a row."""
 
-    def __init__(self, data_dir: Path, brokers: int, arguments: Sequence[str] = ()) -> None:
-        super().__init__(data_dir, ["--brokers", str(brokers), *arguments])
+    def __init__(
+        self,
+        data_dir: Path,
+        brokers: int,
+        arguments: Sequence[str] = (),
+        *,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(data_dir, ["--brokers", str(brokers), *arguments], environment=environment)
         self.brokers = brokers
 
     def start(self, *, port: int = 0, admin_port: int = 0) -> Cluster:

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core.units import KIB
 from penstock.storage.limits import LogLimits
-from penstock.storage.segment import SegmentStore
+from penstock.storage.segment import RESERVE_BYTES, SegmentStore
 from penstock.testing.files import FaultyFile, FaultyFiles
 
 HOME = Path("/log")
@@ -143,3 +143,29 @@ def test_files_that_are_not_segments_are_left_alone() -> None:
     assert store.ids() == []
     assert store.take() == 1
     assert len(files.names(HOME)) == 5
+
+
+def test_a_disk_with_room_for_the_next_segment_and_more_can_be_probed_and_nothing_stays() -> None:
+    files = FaultyFiles()
+    store = SegmentStore(HOME, files, LIMITS)
+    store.probe()
+    assert files.names(HOME) == []
+    files.run_full_after(LIMITS.segment_bytes + RESERVE_BYTES - 1)
+    with pytest.raises(OSError, match="No space left"):
+        store.probe()
+    assert files.names(HOME) == []
+
+
+def test_a_prepared_segment_needs_no_room_of_its_own() -> None:
+    files = FaultyFiles()
+    store = SegmentStore(HOME, files, LIMITS)
+    store.prepare()
+    files.run_full_after(RESERVE_BYTES + 4 * KIB)
+    store.probe()
+
+
+def test_a_disk_that_does_not_sync_does_not_take_data() -> None:
+    files = FaultyFiles()
+    files.fail_sync_at(1)
+    with pytest.raises(OSError, match="Input/output error"):
+        SegmentStore(HOME, files, LIMITS).probe()

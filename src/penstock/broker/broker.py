@@ -23,6 +23,7 @@ from penstock.broker.commands.sessions import Sessions
 from penstock.broker.configuration import Configuration, NoKeys
 from penstock.broker.elsewhere import Elsewhere
 from penstock.broker.followed import Followed
+from penstock.broker.healing import Healing
 from penstock.broker.health import Health
 from penstock.broker.log_reads import LogReads
 from penstock.broker.metadata_memory import MetadataMemory
@@ -128,6 +129,7 @@ class Broker:
         http_memory: MemoryRow | None = None,
         loop_turns: LoopTurns | None = None,
         shut_down: Callable[[], None] | None = None,
+        start_again: Callable[[], None] | None = None,
         disk_use: Callable[[], DiskUse] | None = None,
         dispatch_soon: Callable[[Callable[[], object]], object] | None = None,
     ) -> None:
@@ -152,6 +154,7 @@ class Broker:
             http_memory: memory of admin requests.
             loop_turns: measures turns of the loop, if any.
             shut_down: ends the process; None: administrators cannot.
+            start_again: ends the process and starts it again; None: after a final failure of the disk, a person does.
             disk_use: measures the disk, and may block; None: nobody does.
             dispatch_soon: makes the call of a dispatch soon, on the loop; None: in the next turn.
         """
@@ -214,6 +217,7 @@ class Broker:
         self.deletions.forget_last_run()
         drop_unknown_ledgers(catalog, entry_log)
         name_missing(catalog, entry_log)
+        self._healing = self._heals_by(start_again) if start_again is not None else None
         self._tick_timer = loop.call_later(TICK_S, self._tick)
 
     def _make_namespaces(self) -> None:
@@ -619,6 +623,19 @@ class Broker:
         if reason is not None:
             raise StorageReadOnly(reason)
 
+    def _heals_by(self, start_again: Callable[[], None]) -> Healing:
+        def failed() -> str | None:
+            health = self.log.health
+            return health.read_only if health.heals else self.catalog.failed_here
+
+        return Healing(
+            failed=failed,
+            probe=self.log.probe,
+            in_thread=self.reads.in_thread,
+            start_again=start_again,
+            now_ns=self.clock.monotonic_ns(),
+        )
+
     # -- the tick -----------------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
@@ -635,6 +652,8 @@ class Broker:
         self.recorder.tick(now_ns)
         if self.disk_space is not None:
             self.disk_space.tick(now_ns)
+        if self._healing is not None:
+            self._healing.tick(now_ns)
 
     # -- stopping -----------------------------------------------------------------------------------------------------
 

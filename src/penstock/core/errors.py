@@ -162,13 +162,15 @@ class PersistenceFailed(PenstockError):
 
 
 class StorageReadOnly(PersistenceFailed):
-    """The log is read-only after an earlier failure, until a restart."""
+    """The log is read-only after an earlier failure, until the process has started again."""
 
     http_status = 503
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
-        super().__init__(f"the entry log is read-only since: {reason}; mend the cause, then restart penstock")
+        super().__init__(
+            f"the entry log is read-only since: {reason}; send it again: penstock starts again when the disk takes data"
+        )
 
 
 class ReadFailed(PenstockError):

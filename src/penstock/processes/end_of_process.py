@@ -11,12 +11,17 @@ import logging
 import os
 import sys
 import threading
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 
 # Exit status if stopping took too long.
 EXIT_FAILED: Final = 1
+# Exit status of a broker whose disk failed for good and works again: a new start recovers (EX_TEMPFAIL of sysexits.h).
+EXIT_START_AGAIN: Final = 75
 
 
 def end_now(status: int) -> NoReturn:
@@ -31,8 +36,20 @@ def end_now(status: int) -> NoReturn:
     os._exit(status)
 
 
-def end_within(seconds: float, why: str) -> None:
-    """End the process after this time, if it is there then, and log `why`.
+def start_again() -> NoReturn:
+    """Replace this process by a new start of it, with the same command line; end it where that is impossible.
+
+    The kernel closes what is open and ends all threads, as if the process had ended.
+    """
+    logging.shutdown()
+    if sys.executable:
+        with contextlib.suppress(OSError):
+            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 -- as it was started
+    os._exit(EXIT_START_AGAIN)
+
+
+def end_within(seconds: float, why: str, end: Callable[[], object] = lambda: os._exit(EXIT_FAILED)) -> None:
+    """End the process after this time by `end`, if it is there then, and log `why`.
 
     On a thread, because the loop may hang. Nothing takes it back: closing the loop waits for its threads, and the
     interpreter for others, which may hang, too.
@@ -40,7 +57,7 @@ def end_within(seconds: float, why: str) -> None:
 
     def end_process() -> None:
         log.error("not stopped within %s: ending as it is", why)
-        os._exit(EXIT_FAILED)
+        end()
 
     timer = threading.Timer(seconds, end_process)
     timer.daemon = True

@@ -128,6 +128,11 @@ class Catalog:
         """Why changes are refused until a restart; None if they are not."""
         return self._shared.failed or self._own.failed
 
+    @property
+    def failed_here(self) -> str | None:
+        """As `failed`, of the files that this process writes: a new start of it reads them again."""
+        return self._own.failed or (self._shared.failed if isinstance(self._shared, LocalPart) else None)
+
     def close(self) -> None:
         """Commit and answer submitted changes, then close the files. Blocks."""
         self._shared.close()

@@ -70,6 +70,7 @@ class LogHealth:
 
     read_only: str | None  # the reason, once a write or a sync has failed; only a restart leaves this state
     stalled: bool  # the current commit takes too long: mute publishers until it has ended
+    heals: bool = False  # a restart is all that a log that is read-only needs, once the disk works
 
     @property
     def ok(self) -> bool:
@@ -394,7 +395,11 @@ class EntryLog:
     @property
     def health(self) -> LogHealth:
         reason = self._journal.failure or ("the journal thread has died" if self._journal.died() else None)
-        return LogHealth(read_only=reason, stalled=self._journal.stalled_ns() > self._limits.stall_ns)
+        return LogHealth(
+            read_only=reason,
+            stalled=self._journal.stalled_ns() > self._limits.stall_ns,
+            heals=reason is not None and not self._opened.unknown,
+        )
 
     def troubles(self) -> list[UnreadableSegment]:
         """Return segments whose last read failed; their entries are not lost."""
@@ -426,6 +431,10 @@ class EntryLog:
     def damage(self) -> list[Damage]:
         """Return the damage found in this run and earlier ones, up to `damage_listed_max`."""
         return self._damage.listed()
+
+    def probe(self) -> None:
+        """Return if the disk takes data now, with room for the next segment. Blocks. Raises OSError if it does not."""
+        self._store.probe()
 
     def stats(self) -> LogStats:
         journal, sealed = self._journal.stats, list(self._index.sealed.segments.values())

@@ -7,7 +7,8 @@ that were queued during one sync share the next one.
     append (loop) → queue → gather → one gathered write → one sync → index → post → done(run, None), in order (loop)
 
 A failure is final. After a failed write or sync the content of the disk is unknown, so the journal answers this and
-every later run with an error and writes nothing more until the process is restarted and has recovered the log. A sync
+every later run with an error and writes nothing more. When the disk works again, the process starts again and recovers
+the log (`penstock.broker.healing`). A sync
 is never retried on the same file: the kernel reports an error once, and would then claim success for pages that it
 dropped.
 """

@@ -12,8 +12,8 @@ Invariants:
 
 - Answers are posted to the loop in the order in which changes were submitted, each after the sync of its commit.
 - A failed statement, commit or checkpoint is final: the connection is closed without another write, and every later
-  change is refused until a restart, which reads the file again. After a failed sync, a kernel may have dropped the
-  pages and report success on the next try, so no sync is ever retried.
+  change is refused until the process starts again (`penstock.broker.healing`) and reads the file. After a failed sync,
+  a kernel may have dropped the pages and report success on the next try, so no sync is ever retried.
 - Checkpoints are started here, never by SQLite, which would ignore their failed syncs.
 - Opening trusts no page that an earlier process wrote but may have failed to sync: before anything is answered, the
   write-ahead log is rewritten and synced, then copied into the main file, which is synced too.
@@ -162,7 +162,7 @@ class MetadataFile:
             else:
                 return results
         refusal = MetadataFailed(
-            f"the catalog refuses changes since: {self.failed}; mend the cause, then restart penstock"
+            f"the catalog refuses changes since: {self.failed}; try again: penstock starts again when the disk works"
         )
         return [refusal] * len(batch)
 

@@ -19,6 +19,9 @@ from collections import OrderedDict
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.units import MIB
+from penstock.storage.disk_probe import probe_disk
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
 _SEGMENT_SUFFIX: Final = ".seg"
 _SPARE_SUFFIX: Final = ".spare"
+# Room for metadata and the index: each has a write-ahead log of 4 MiB, and copies it into its file.
+RESERVE_BYTES: Final = 16 * MIB
 
 
 class OpenSegment:
@@ -95,6 +100,11 @@ class SegmentStore:
         """Return the id of a prepared segment. Raises OSError (ENOSPC) if none can be created."""
         with self._preparing:
             return self._prepared.pop() if self._prepared else self._make()
+
+    def probe(self) -> None:
+        """Return if the disk takes data, and has room for the next segment and more. Raises OSError. Blocks."""
+        room = 0 if self._spares or self._prepared else self._limits.segment_bytes
+        probe_disk(self._directory, self._files, room_bytes=room + RESERVE_BYTES)
 
     def _make(self) -> int:
         segment_id = self._id_last + 1

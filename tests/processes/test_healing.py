@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Brokers whose disk fails for a moment: they start again by themselves, and official clients just go on."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pulsar
+import pytest
+
+from penstock.testing.process import BrokerProcess
+from tests.jepsen.faulty_disk import CANNOT, FaultyDisk
+from tests.processes.cluster import Cluster, free_ports, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.real, pytest.mark.skipif(CANNOT is not None, reason=str(CANNOT))]
+
+T = "persistent://public/default/t"
+# What is promised on a machine that is not busy is five seconds.
+WITHIN_S = 30.0
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[FaultyDisk]:
+    with FaultyDisk(tmp_path) as disk:
+        yield disk
+
+
+@pytest.fixture
+def broker(tmp_path: Path, disk: FaultyDisk) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(tmp_path / "data", environment=disk.environment)
+    first = free_ports(2)
+    with process.start(port=first, admin_port=first + 1):
+        yield process
+
+
+def client_of(url: str) -> pulsar.Client:
+    return pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=60)
+
+
+def received(consumer: pulsar.Consumer, wanted: set[bytes]) -> list[bytes]:
+    """Every message until all of these came."""
+    came: list[bytes] = []
+    while not wanted <= set(came):
+        message = consumer.receive(30_000)
+        consumer.acknowledge(message)
+        came.append(message.data())
+    return came
+
+
+@pytest.mark.parametrize("fault", [{"syncs": 1}, {"writes": 1}], ids=["sync", "write"])
+def test_publishers_of_a_broker_alone_go_on_by_themselves_after_one_write_or_sync_has_failed(
+    broker: BrokerProcess, disk: FaultyDisk, fault: dict[str, int]
+) -> None:
+    client = client_of(broker.url)
+    producer = client.create_producer(T)
+    consumer = client.subscribe(T, "s", initial_position=pulsar.InitialPosition.Earliest)
+    sent = [b"%d" % number for number in range(20)]
+    for data in sent[:10]:
+        producer.send(data)
+    disk.fail(broker.data_dir, syncs=fault.get("syncs", 0), writes=fault.get("writes", 0))
+    began = time.monotonic()
+    for data in sent[10:]:
+        producer.send(data)
+    assert time.monotonic() - began < WITHIN_S
+    assert disk.injected == 1
+    # What had failed may have been written, and is there twice, as after a crash: nobody had acknowledged it.
+    assert list(dict.fromkeys(received(consumer, set(sent)))) == sent
+    assert "starting again after a final failure" in broker.log_path.read_text()
+    client.close()
+
+
+def test_consumers_go_on_by_themselves_after_their_acknowledgements_could_not_be_stored(
+    broker: BrokerProcess, disk: FaultyDisk
+) -> None:
+    client = client_of(broker.url)
+    producer = client.create_producer(T)
+    consumer = client.subscribe(T, "s")
+    sent = [b"%d" % number for number in range(20)]
+    for data in sent[:10]:
+        producer.send(data)
+    disk.fail(broker.data_dir / "broker-0" / "topics.sqlite", syncs=1)
+    first = received(consumer, set(sent[:10]))
+    until(lambda: "starting again after a final failure" in broker.log_path.read_text())
+    for data in sent[10:]:
+        producer.send(data)
+    assert [*first, *received(consumer, set(sent[10:]))][-10:] == sent[10:]
+    client.close()
+
+
+def test_a_broker_of_several_ends_with_a_status_of_its_own_and_the_others_do_not_notice(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    with Cluster(tmp_path / "data", 2, environment=disk.environment) as cluster:
+        client = cluster.client(0)
+        producers = {}
+        for number in range(4):
+            producer = client.create_producer(f"{T}-{number}")
+            producer.send(b"before")
+            producers[cluster.owner(f"{T}-{number}")] = producer
+        before = cluster.pids()
+        disk.fail(cluster.data_dir / "broker-1", syncs=1)
+        producers[1].send(b"after")
+        assert disk.injected == 1
+        producers[0].send(b"after")
+        assert cluster.pids()[0] == before[0]
+        assert cluster.pids()[1] != before[1]
+        assert "broker 1 ended with status 75; it is started again" in cluster.log_path.read_text()
+        client.close()
