@@ -31,6 +31,7 @@ class Peer:
         self.reader = reader
         self.writer = writer
         self._inbound = Inbound()
+        self.client_version = ""  # as the other end has said, if this is a broker's
 
     async def read(self) -> Frame | None:
         """The next frame; None at the end."""
@@ -71,7 +72,7 @@ class ScriptedBroker:
         peer = Peer(reader, writer)
         if self.greets:
             with contextlib.suppress(ConnectionError, AssertionError):
-                await peer.next(Type.CONNECT)
+                peer.client_version = (await peer.next(Type.CONNECT)).body.client_version
                 peer.write(frame(Type.CONNECTED, server_version="scripted", protocol_version=20))
         self.opened.put_nowait(peer)
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from penstock.groups.group import Group
     from penstock.groups.ports import Throttles
 
-# Memory of one topic, besides its name.
-TOPIC_BYTES: Final = 1_024
+# Memory of one topic, besides its name (measured with tracemalloc: 710).
+TOPIC_BYTES: Final = 768
 KEPT_NS: Final = 60 * NS_PER_S
 
 

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from penstock.wire import codec
     from penstock.wire.relayed_messages import Delivered
 
-# Memory of one consumer with its permits, besides the name of its topic.
-CONSUMER_BYTES: Final = 1_536
+# Memory of one consumer with its permits, besides the name of its topic (measured with tracemalloc: 440, with permits
+# that are counted 880).
+CONSUMER_BYTES: Final = 960
 # Consumers that have sent UNSUBSCRIBE and may go on, because it failed. Others of them are forgotten.
 UNSUBSCRIBING_MAX: Final = 16
 

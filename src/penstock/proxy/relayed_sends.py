@@ -33,8 +33,10 @@ if TYPE_CHECKING:
     from penstock.wire import codec
     from penstock.wire.events import PublishRun
 
-# Memory of one producer, besides the name of its topic.
-PRODUCER_BYTES: Final = 1_024
+# Memory of one producer, besides the name of its topic, and of what counts its receipts if usage is recorded (measured
+# with tracemalloc: 510 to 620, and 930).
+PRODUCER_BYTES: Final = 640
+_COUNTED_BYTES: Final = 960
 
 
 class RelayedTopic:
@@ -113,7 +115,7 @@ class RelayedSends:
         """
         self.forget(body.producer_id)
         topic = RelayedTopic(TopicName.parse(body.topic))
-        nbytes = PRODUCER_BYTES + 2 * len(body.topic)
+        nbytes = PRODUCER_BYTES + 2 * len(body.topic) + (_COUNTED_BYTES if self.usage is not None else 0)
         memory = self._services.sessions_memory
         if not memory.try_take(nbytes):
             raise no_room(memory)
