@@ -72,10 +72,10 @@ crash: $(SETUP)  ## kill -9 under load, 200 times (CRASH_ROUNDS), while usage is
 	PENSTOCK_FAULT_SEEDS=$(or $(CRASH_CASES),2000) $(PY) -m pytest --quiet tests/storage/test_catalog_faults.py
 
 .PHONY: sim
-sim: $(SETUP)  ## simulations by seed: permits (SIM_CASES), the whole broker (SIM_SEEDS; SEED=123 repeats one), several (SIM_BROKERS_SEEDS), quotas (SIM_QUOTAS)
-	PENSTOCK_SIM_CASES=$(or $(SIM_CASES),10000) PENSTOCK_SIM_SEEDS=$(or $(SIM_SEEDS),1000) \
+sim: $(SETUP)  ## simulations by seed: permits (SIM_CASES), the whole broker (SIM_SEEDS; SEED=123 repeats one), several (SIM_BROKERS_SEEDS), quotas (SIM_QUOTAS), advice (SIM_ADVISED_DAYS)
+	PENSTOCK_SIM_ADVISED_DAYS=$(or $(SIM_ADVISED_DAYS),100) PENSTOCK_SIM_CASES=$(or $(SIM_CASES),10000) PENSTOCK_SIM_SEEDS=$(or $(SIM_SEEDS),1000) \
 	  $(if $(SEED),PENSTOCK_SIM_SEED=$(SEED)) $(PY) -m pytest --quiet --numprocesses auto --timeout 3600 \
-	  tests/governance/test_permits_properties.py tests/simulation \
+	  tests/governance/test_permits_properties.py tests/governance/test_quota_advice.py tests/simulation \
 	  tests/broker/test_administrators_at_once.py tests/broker/test_clients_at_once.py
 	PENSTOCK_SIM_SEEDS=$(or $(SIM_BROKERS_SEEDS),100) $(if $(SEED),PENSTOCK_SIM_SEED=$(SEED)) \
 	  $(PY) -m pytest --quiet --numprocesses auto --timeout 3600 tests/broker/test_administrators_of_brokers.py

@@ -215,6 +215,25 @@ async def test_a_resource_group_is_recorded_with_its_quota_and_share(tmp_path: P
         assert group["quota_publish_bytes"] is None
 
 
+async def test_what_a_group_needs_and_what_waits_is_recorded(tmp_path: Path) -> None:
+    async with running(tmp_path, **ON) as harness:
+        await grouped(harness)
+        client = await Client.producing(harness.port)
+        await client.published(b"hello")
+        await cycle(harness)
+        client.publish(*[b"hello"] * 3_000, first=1)
+        await cycle(harness)
+
+        *_, calm, busy = [one for one in await records_of(harness) if one["scope"] == "group"]
+
+        assert 0 <= calm["needed_publish_messages"] < 100
+        assert busy["published_messages"] + busy["held_publish_messages"] == 3_001
+        assert busy["held_publish_messages"] > 1_000
+        assert busy["needed_publish_messages"] > 100, "more than its quota"
+        assert busy["held_publish_bytes"] > 0
+        assert busy["needed_dispatch_messages"] == 0
+
+
 async def test_a_resource_group_that_could_not_be_recorded_is_recorded_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

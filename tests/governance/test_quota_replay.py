@@ -89,10 +89,11 @@ def test_the_scarcer_limit_decides_for_messages_and_bytes() -> None:
 def test_a_recommended_quota_limits_no_more_minutes_than_wanted() -> None:
     minutes = [{"a": used(10 + minute % 10), "b": used(5)} for minute in range(100)]
     minutes[50] = {"a": used(1_000)}
-    quota = recommend(minutes, 0, 0.99)
-    assert quota is not None
-    assert replay(minutes, (quota, None)).unlimited_part >= 0.99
-    assert replay(minutes, (quota * 0.9, None)).unlimited_part < 0.99
+    advice = recommend(minutes, 0, 0.98)
+    assert advice is not None
+    quota = advice.quota
+    assert replay(minutes, (quota, None)).limited <= 1
+    assert replay(minutes, (quota * 0.9, None)).limited > 1
     assert recommend([{"a": used(0)}], 0, 0.99) is None
 
 
@@ -127,6 +128,8 @@ def columns_of(quota: float | None, wait: int) -> st.SearchStrategy[Minute]:
         st.integers(0, wait),
         st.tuples(st.just(quota), st.one_of(st.none(), st.just(50_000.0))),
         st.tuples(st.one_of(st.none(), st.floats(0, 500)), st.none()),
+        st.tuples(st.one_of(st.none(), st.floats(0, 2_000)), st.one_of(st.none(), st.floats(0, 100_000))),
+        st.tuples(st.one_of(st.none(), st.integers(0, 10_000)), st.one_of(st.none(), st.integers(0, 100_000))),
     )
     return st.dictionaries(st.sampled_from("abcdef"), one, max_size=6)
 
@@ -147,6 +150,7 @@ def test_short_cuts_change_nothing(
         assert short.feed(minute) == long.feed(minute)
     found, want = short.outcome, long.outcome
     assert (found.minutes, found.limited, found.recorded) == (want.minutes, want.limited, want.recorded)
+    assert (found.limited_most, found.at_least) == (want.limited_most, want.at_least)
     assert (found.waiting, found.waiting_max) == (want.waiting, want.waiting_max)
     assert found.passed == pytest.approx(want.passed)
     assert found.fairness == pytest.approx(want.fairness)

@@ -20,10 +20,11 @@ from penstock.accounting.closing import ABSENT_AFTER_MS
 from penstock.accounting.differences import COUNTERS, MINUTE_MS
 from penstock.accounting.records import RECORD_VERSION
 from penstock.accounting.records import USAGE as USAGE_CODEC
+from penstock.accounting.tables import RECORDED
 from penstock.core.system_topics import USAGE_TOPIC
 from penstock.spark.accounting.batch_state import BatchState
 from penstock.spark.accounting.batches import USAGE, Batches
-from penstock.spark.accounting.differing import FIELDS, RATES, SERIES_SCHEMA
+from penstock.spark.accounting.differing import FIELDS, SERIES_SCHEMA
 from penstock.spark.accounting.differing_columns import find
 from penstock.spark.accounting.store import open_store
 from tests.spark.conftest import SPARK_TIMEOUT_S
@@ -90,7 +91,7 @@ RECORDS = pa.schema(
                 pa.int64()
                 if name in _NUMBERS
                 else pa.float64()
-                if name in RATES
+                if name in RECORDED
                 else pa.list_(pa.string())
                 if name == "resource_groups"
                 else pa.string(),

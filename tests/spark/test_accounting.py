@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pyspark
 import pytest
 
+from penstock.accounting.tables import SCHEMA_VERSION
 from penstock.cli.main import build_parser, main
 from penstock.core.system_topics import USAGE_TOPIC
 from penstock.spark import session
@@ -91,7 +92,7 @@ def test_tables_have_what_the_broker_counted_through_restarts(
         for name in names
     }
     assert found == expected
-    assert {row["version"] for row in rows} == {1}
+    assert {row["version"] for row in rows} == {SCHEMA_VERSION}
     assert {row["late"] for row in rows} == {False}
     assert counts["records"] > 0
     assert (counts["refused"], counts["late"], counts["lost"]) == (0, 0, 0)

@@ -39,6 +39,17 @@ def micro_batch(spark: SparkSession, minute: int) -> DataFrame:
     return given.withColumns({"__publishTime": published, "_corrupt_record": corrupt})
 
 
+def test_records_of_an_earlier_version_have_fewer_fields(spark: SparkSession, tmp_path: Path) -> None:
+    query = Query(Accounting(spark=spark, source=Source(url="pulsar://none"), tables=tmp_path), USAGE)
+    query.checkpoint.mkdir(parents=True)
+    (query.checkpoint / "metadata").write_text('{"id":"made up"}', encoding="utf-8")
+
+    query.add(micro_batch(spark, 0).drop("needed_publish_messages", "held_publish_bytes"), 0)
+
+    rows = rows_of(tmp_path, "group_usage")
+    assert {(row["published_messages"], row["needed_publish_messages"]) for row in rows} == {(100, None)}
+
+
 def test_counters_that_are_remembered_are_given_to_the_task_that_has_their_records(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.accounting.records import DECISION, RECORD_VERSION, USAGE, Codec, DecisionRecord, UsageRecord
+from penstock.accounting.tables import SCHEMA_VERSION
 from penstock.accounting.versions import VERSION_MAX, with_version
 from penstock.spark import values
 from penstock.spark.accounting.batch_state import BatchState
@@ -80,7 +81,7 @@ def test_usage_of_a_newer_broker_is_read_without_what_is_new(tmp_path: Path, *, 
     assert counts["records"] == 4
     assert counts.get("refused", 0) == 0
     assert sum(row["published_bytes"] for row in rows_of(tmp_path, "topic_usage")) == 700
-    assert {row["version"] for row in rows_of(tmp_path, "topic_usage")} == {1}
+    assert {row["version"] for row in rows_of(tmp_path, "topic_usage")} == {SCHEMA_VERSION}
 
 
 def test_usage_that_has_no_meaning_here_is_counted_with_its_version(tmp_path: Path) -> None:
@@ -117,12 +118,17 @@ def test_decisions_of_a_newer_broker_are_read_or_counted_with_their_version(
     assert state.begins(0, QUERY)
     Batches(GOVERNANCE, state, open_store(tmp_path, "parquet"), 0).add_decisions(0, rows)
     (kept,) = rows_of(tmp_path, "decisions")
-    assert (kept["kind"], kept["limiter"], kept["version"]) == ("begun", "new-limiter", 1)
+    assert (kept["kind"], kept["limiter"], kept["version"]) == ("begun", "new-limiter", SCHEMA_VERSION)
     (refused,) = rows_of(tmp_path, "refused_records")
     assert (refused["reason"], refused["records"]) == (f"unknown kind, version {NEWER}", 1)
 
 
 def test_only_newer_versions_are_named_and_only_so_many() -> None:
-    assert with_version("no name", None) == with_version("no name", 0) == with_version("no name", 1) == "no name"
+    assert (
+        with_version("no name", None)
+        == with_version("no name", 0)
+        == with_version("no name", RECORD_VERSION)
+        == "no name"
+    )
     reasons = {with_version("no name", version) for version in range(10 * VERSION_MAX)}
-    assert len(reasons) == VERSION_MAX + 1
+    assert len(reasons) == VERSION_MAX - RECORD_VERSION + 2

@@ -35,6 +35,8 @@ def usage(minute: int, broker: str, per_second: int, **given: object) -> dict[st
         "dispatch_limited_ms": 0,
         **none,
         "quota_publish_messages": 1_000.0,
+        "share_publish_messages": 500.0,
+        "needed_publish_messages": 210.0,
         **given,
     }
 
@@ -49,12 +51,28 @@ def test_the_same_quota_passes_what_was_recorded_and_half_of_it_half() -> None:
     assert less["passed"] == pytest.approx(0.5 * same["recorded"], rel=0.05)
     assert less["limited_minutes"] == less["minutes"] == 10
     (best,) = replayed(ROWS, {}, 0.99, Strategy.MAX_MIN)
-    assert 380 <= best["recommended"] <= 420
+    assert 415 <= best["recommended"] <= 440
 
 
 def test_rows_of_the_same_minute_add_up() -> None:
     halves = [{**row, "published_messages": row["published_messages"] // 2} for row in ROWS]
     assert replayed([*halves, *halves], {}, None, Strategy.MAX_MIN)[0]["recorded"] == 10 * 2 * 60 * 200
+
+
+def test_minutes_that_were_limited_make_figures_lower_bounds() -> None:
+    limited = [{**row, "publish_limited_ms": 31_000, "needed_publish_messages": 600.0} for row in ROWS]
+    (same,) = replayed(limited, {}, 0.99, Strategy.MAX_MIN)
+    assert (same["limited_minutes"], same["passed_at_least"]) == (10, False)
+    assert same["recommended"] > 1_000
+    assert same["recommended_at_least"]
+    (more,) = replayed(limited, {"gold": Change(factor=2)}, None, Strategy.MAX_MIN)
+    assert more["passed_at_least"]
+
+
+def test_each_minute_has_the_quota_that_was_in_force() -> None:
+    lowered = [{**row, "quota_publish_messages": 10.0 if row["minute"].minute > 4 else 1_000.0} for row in ROWS]
+    (same,) = replayed(lowered[:12], {}, None, Strategy.MAX_MIN)
+    assert (same["quota_recorded"], same["limited_minutes"]) == (10.0, 1)
 
 
 def test_changes_are_read_from_the_command_line() -> None:

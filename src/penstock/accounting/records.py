@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", "UsageRecord", "DecisionRecord")
 
-RECORD_VERSION: Final = 1
+RECORD_VERSION: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,20 @@ class UsageRecord:
     share_publish_bytes: float | None = _field("double?", "bytes/s", "As above.", default=None)
     share_dispatch_messages: float | None = _field("double?", "messages/s", "As above.", default=None)
     share_dispatch_bytes: float | None = _field("double?", "bytes/s", "As above.", default=None)
+    needed_publish_messages: float | None = _field(
+        "double?",
+        "messages/s",
+        "Of a group: the smallest share with which nothing would have waited on this broker since the record before, "
+        "as far as the broker could see; null: not measured.",
+        default=None,
+    )
+    needed_publish_bytes: float | None = _field("double?", "bytes/s", "As above.", default=None)
+    needed_dispatch_messages: float | None = _field("double?", "messages/s", "As above.", default=None)
+    needed_dispatch_bytes: float | None = _field("double?", "bytes/s", "As above.", default=None)
+    held_publish_messages: float | None = _field(
+        "double?", "messages", "Of a group: what waits to be published at `time_ms`.", default=None
+    )
+    held_publish_bytes: float | None = _field("double?", "bytes", "As above.", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

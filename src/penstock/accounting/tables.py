@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 DAY: Final = "day"
 
 
@@ -79,6 +79,22 @@ _RATES: Final = tuple(
     for what, text in (("quota", "Quota of all brokers"), ("share", "This broker's share of the quota"))
     for kind in KINDS
 )
+_EVIDENCE: Final = (
+    *(
+        Column(
+            f"needed_{kind}",
+            "double?",
+            f"{kind.split('_')[1]}/s",
+            f"Smallest share with which nothing would have waited here, {kind.replace('_', ' ')}, as far as the broker "
+            "could see; null: not measured.",
+        )
+        for kind in KINDS
+    ),
+    Column("held_publish_messages", "double?", "messages", "What waited to be published when this was recorded."),
+    Column("held_publish_bytes", "double?", "bytes", "Its size."),
+)
+# Of a group and a minute: what is not added up, but as it was recorded.
+RECORDED: Final = tuple(one.name for one in (*_RATES, *_EVIDENCE))
 
 TOPIC_USAGE: Final = Table(
     "topic_usage",
@@ -100,8 +116,8 @@ GROUP_USAGE: Final = Table(
     "group_usage",
     "What each resource group used in each minute on each broker, and how long it was limited. Rows of the same "
     "minute, broker and group add up.",
-    (_MINUTE, _BROKER, _GROUP, *_USED, *_LIMITED, *_RATES, *_WRITTEN),
-    key=("minute", "broker", "resource_group", *(one.name for one in _RATES), "late", "version"),
+    (_MINUTE, _BROKER, _GROUP, *_USED, *_LIMITED, *_RATES, *_WRITTEN, *_EVIDENCE),
+    key=("minute", "broker", "resource_group", *RECORDED, "late", "version"),
 )
 BROKER_USAGE: Final = Table(
     "broker_usage",

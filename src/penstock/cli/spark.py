@@ -172,12 +172,16 @@ def _whatif(arguments: argparse.Namespace) -> int:
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    from penstock.cli.spark_report import at_least
+
     heads = ("quota/s", "replayed/s", "recommended", "passed", "limited", "waiting", "fairness")
     yield f"{'group':<30} {'of':<17} " + " ".join(f"{head:>13}" for head in heads)
     for row in rows:
-        numbers = [row["quota_recorded"], row["quota"], row["recommended"]]
+        numbers = [row["quota_recorded"], row["quota"]]
         cells = ["-" if number is None else f"{number:,.0f}" for number in numbers]
-        cells.append(f"{row['passed'] / row['recorded']:.1%}" if row["recorded"] else "-")
+        cells.append(at_least(row["recommended"], ",.0f", known=not row["recommended_at_least"]))
+        passed = row["passed"] / row["recorded"] if row["recorded"] else None
+        cells.append(at_least(passed, ".1%", known=not row["passed_at_least"]))
         cells += [
             f"{row['limited_minutes']}/{row['minutes']} min",
             f"{row['waiting_max']:,.0f}",

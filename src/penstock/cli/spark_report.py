@@ -232,7 +232,7 @@ def _quotas(found: Findings, target: float) -> Iterable[str]:
     if found.advice:
         yield (
             f'<p class="soft">Recommended: the smallest quota with which {target:.4g} of the minutes would not have '
-            "been limited, by replaying what was recorded.</p>"
+            "been limited, by replaying what was recorded. ≥: more may have been wanted than could be seen.</p>"
         )
         yield _table(
             ("group", "of", "quota/s", "recommended/s", "fairness of brokers"),
@@ -241,12 +241,17 @@ def _quotas(found: Findings, target: float) -> Iterable[str]:
                     escape(one["resource_group"]),
                     escape(one["kind"].replace("_", " ")),
                     f"{one['quota']:,.0f}" if one["quota"] is not None else "–",
-                    f"{one['recommended']:,.0f}" if one["recommended"] is not None else "–",
+                    at_least(one["recommended"], ",.0f", known=not one["recommended_at_least"]),
                     f"{one['fairness']:.3f}",
                 )
                 for one in found.advice
             ],
         )
+
+
+def at_least(number: float | None, form: str, *, known: bool) -> str:
+    """A number, or a lower bound."""
+    return "–" if number is None else f"{'' if known else '≥ '}{number:{form}}"
 
 
 def _costs(found: Findings) -> Iterable[str]:

@@ -6,30 +6,35 @@ Why: quotas are chosen by trying them on what happened. Where: `penstock spark w
 Theory of operation
 -------------------
 
-A recording says for each minute and broker what was used, and for how long something waited. Demand is estimated from
-both as brokers do it (`demand.held_back`). Every five seconds the quota is divided by `allocation`, from demands and
-present shares. What fits into a broker's share passes.
+A recording says for each minute and broker what was used, under which quota and share, for how long something waited,
+what waited at the end, and which share would have been enough (`needed_rate`). What has arrived in a minute is what was
+used, and what waits more than before. Every five seconds the quota is divided by `allocation`, from what arrives and
+present shares. What fits into a broker's share passes; the rest waits for the next minute. So with the recorded quota
+the replay passes what was recorded. What clients would have sent if they had been answered sooner is not known, and
+not invented: after minutes that were limited, what passes with a larger quota is at least that.
 
-What was used is known work: if it does not pass, it waits for the next minute. What was wanted beyond it is a guess: if
-it does not pass, it is forgotten, because the recording does not say that anybody insisted. So with the recorded quota
-the replay passes what was recorded, and with a larger one at most what the guess allows.
+Messages and bytes of a class (publish, dispatch) pass together: the scarcer one decides.
 
-Messages and bytes of a class (publish, dispatch) pass together: the scarcer one decides. Waiting of less than a minute
-is not seen.
+Whether a minute is limited follows from the strongest evidence that there is (`Evidence`):
+
+1. Less than all of it passes: limited.
+2. It was limited as recorded, and the quota is no larger: limited.
+3. It was not limited as recorded, and the quota is no smaller: not limited.
+4. A share is no larger than what was needed there: limited. Older records do not say what was needed; then a smaller
+   quota is not proven to be enough, and the minute counts as limited.
 
 A minute is in columns, not objects. While all demand fits, a minute takes one division and no sums by broker.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import repeat
 from operator import add, gt, mul
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from penstock.core.units import NS_PER_MS, NS_PER_S
 from penstock.governance.allocation import RULES, Cluster, Report, Strategy, max_min_settling, water_level
-from penstock.governance.demand import held_back
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -38,8 +43,9 @@ MINUTE_S: Final = 60
 INTERVAL_S: Final = 5
 _CYCLES: Final = MINUTE_S // INTERVAL_S
 _THOUSAND: Final = 1_000
-# The broker's estimate doubles and then takes the whole quota; so many measurements are enough for that.
-_ESTIMATES: Final = 4
+MINUTE_MS: Final = MINUTE_S * _THOUSAND
+# Something waited in nearly all of a minute: twice the share is a first guess at what was needed, as in `demand`.
+_ALMOST_ALWAYS: Final = 0.95
 # A minute is limited if less than this part of what was wanted passed; shares are rounded down to thousandths.
 _PASSED_PART: Final = 0.999
 
@@ -47,13 +53,20 @@ Quotas: TypeAlias = tuple[float | None, float | None]  # messages and bytes per 
 
 
 class Used(NamedTuple):
-    """What one broker recorded of a minute, of one class of traffic."""
+    """What one broker recorded of a minute, of one class of traffic. Pairs are of messages and bytes.
+
+    Attributes:
+        needed: the smallest share with which nothing would have waited, as far as the broker saw; None: not recorded.
+        held: what waited at the end; None: not recorded.
+    """
 
     messages: int
     bytes: int
     limited_ms: int
     quota: Quotas
     share: Quotas
+    needed: Quotas = (None, None)
+    held: tuple[float | None, float | None] = (None, None)
 
 
 class Passed(NamedTuple):
@@ -71,7 +84,9 @@ class Outcome:
 
     Attributes:
         minutes: in which something was used or waited.
-        limited: minutes in which less than was wanted has passed, on some broker.
+        limited: of these, minutes in which something had to wait on some broker.
+        limited_most: the same, with minutes that follow a limited one: the rest of a burst may wait in them.
+        at_least: whether minutes that were limited as recorded had a larger quota here; more may have been wanted.
         passed: messages and bytes.
         recorded: the same, as recorded.
         waiting: known work that waits at the end, or has waited longest: messages and bytes.
@@ -80,6 +95,8 @@ class Outcome:
 
     minutes: int = 0
     limited: int = 0
+    limited_most: int = 0
+    at_least: bool = False
     passed: tuple[float, float] = (0.0, 0.0)
     recorded: tuple[int, int] = (0, 0)
     waiting: tuple[float, float] = (0.0, 0.0)
@@ -90,17 +107,41 @@ class Outcome:
     def fairness(self) -> float:
         return self.fairness_sum / self.minutes if self.minutes else 1.0
 
-    @property
-    def unlimited_part(self) -> float:
-        return 1 - self.limited / self.minutes if self.minutes else 1.0
+    def allows(self, target: float) -> bool:
+        """Whether at least this part of the minutes is certainly not limited."""
+        return self.limited_most <= (1 - target) * self.minutes + _ROUNDING
+
+
+class Evidence(NamedTuple):
+    """What a recorded minute says about quotas of one kind.
+
+    Attributes:
+        limited_up_to: with quotas up to this one, something waits; 0: unknown.
+        enough_from: with quotas from this one on, nothing waits; infinite: unknown.
+        needed: by number of broker: shares must be larger than this; None: unknown.
+    """
+
+    limited_up_to: float
+    enough_from: float
+    needed: Sequence[float] | None
 
 
 class Columns(NamedTuple):
-    """One minute of one class of traffic, by number of broker. Brokers keep their numbers; later ones are added."""
+    """One minute of one class of traffic, by number of broker. Brokers keep their numbers; later ones are added.
 
-    messages: Sequence[int]
-    bytes: Sequence[int]
-    guessed: Sequence[float] | None = None  # what is wanted beside, as a part of what was used; None: nothing
+    Attributes:
+        messages: that have arrived.
+        bytes: that have arrived.
+        used: messages and bytes of all brokers, as recorded; None: as they have arrived.
+        quota: in force.
+        evidence: of messages and bytes; None: only sums are known.
+    """
+
+    messages: Sequence[float]
+    bytes: Sequence[float]
+    used: tuple[int, int] | None = None
+    quota: Quotas = (None, None)
+    evidence: tuple[Evidence | None, Evidence | None] = (None, None)
 
 
 class QuotaReplay:
@@ -109,23 +150,28 @@ class QuotaReplay:
     def __init__(self, quotas: Quotas, *, strategy: Strategy = Strategy.MAX_MIN) -> None:
         """Args: quotas: messages and bytes per second of all brokers together; None: no limit."""
         self.outcome = Outcome()
-        self._quotas = [None if quota is None else round(quota * _THOUSAND) for quota in quotas]
+        self.set_quotas(quotas)
         self._strategy = strategy
-        self._rows: dict[str, int] = {}
+        self._recording = Recording()
+        self._was_limited = False
         # By kind and number of broker. Missing ones have 0.
         self._shares: list[list[int]] = [[], []]
         self._waiting: list[list[float]] = [[], []]
 
+    def set_quotas(self, quotas: Quotas) -> None:
+        """Change the quotas for the minutes that follow."""
+        self._quotas = [None if quota is None else round(quota * _THOUSAND) for quota in quotas]
+
     def feed(self, minute: Mapping[str, Used]) -> dict[str, Passed]:
         """Replay a minute, by broker. Brokers that are not named used nothing."""
-        columns = in_columns(minute, self._rows)
-        wants, parts = self.feed_columns(columns)
+        rows = self._recording.rows
+        wants, parts = self.feed_columns(self._recording.columns(minute))
         shares = [
-            [share / _THOUSAND for share in column] if quota is not None else [None] * len(self._rows)
+            [share / _THOUSAND for share in column] if quota is not None else [None] * len(rows)
             for column, quota in zip(self._shares, self._quotas, strict=True)
         ]
         found = {}
-        for name, row in self._rows.items():
+        for name, row in rows.items():
             part = parts[row] if parts else 1.0
             found[name] = Passed(wants[0][row] * part, wants[1][row] * part, (shares[0][row], shares[1][row]), part)
         return found
@@ -140,8 +186,7 @@ class QuotaReplay:
         waiting = self._waiting
         wants: list[Sequence[float]] = []
         for amounts, queue in zip(known, waiting, strict=True):
-            more = minute.guessed
-            want = amounts if more is None else [one * (1 + part) for one, part in zip(amounts, more, strict=True)]
+            want = amounts
             if queue:
                 want = list(map(add, want, queue + [0.0] * (len(want) - len(queue))))
             wants.append(want)
@@ -162,7 +207,7 @@ class QuotaReplay:
                 self._waiting[kind] = [
                     max(0.0, one + before - now) for one, before, now in zip(amounts, queue, went, strict=True)
                 ]
-        self._count(known, passed, wants, demands, parts)
+        self._count(minute, passed, wants, demands, parts)
         return wants, parts
 
     def _passed_parts(self, wants: list[Sequence[float]], demands: list[list[int]]) -> list[float] | None:
@@ -218,7 +263,7 @@ class QuotaReplay:
 
     def _count(
         self,
-        known: tuple[Sequence[int], Sequence[int]],
+        minute: Columns,
         passed: list[float],
         wants: list[Sequence[float]],
         demands: list[list[int]],
@@ -226,17 +271,45 @@ class QuotaReplay:
     ) -> None:
         outcome = self.outcome
         if not any(round(max(want, default=0) * _THOUSAND / MINUTE_S) for want in wants):
+            self._was_limited = False
             return
+        limited = self._limits(minute, parts)
         outcome.minutes += 1
-        outcome.limited += parts is not None and min(parts) < _PASSED_PART
+        outcome.limited += limited
+        outcome.limited_most += limited or self._was_limited
+        self._was_limited = limited
+        outcome.at_least = outcome.at_least or self._is_beyond_what_was_seen(minute)
+        recorded = minute.used or (round(sum(minute.messages)), round(sum(minute.bytes)))
         outcome.passed = (outcome.passed[0] + passed[0], outcome.passed[1] + passed[1])
-        outcome.recorded = (outcome.recorded[0] + sum(known[0]), outcome.recorded[1] + sum(known[1]))
+        outcome.recorded = (outcome.recorded[0] + recorded[0], outcome.recorded[1] + recorded[1])
         outcome.waiting = (sum(self._waiting[0]), sum(self._waiting[1]))
         outcome.waiting_max = (
             max(outcome.waiting_max[0], outcome.waiting[0]),
             max(outcome.waiting_max[1], outcome.waiting[1]),
         )
         outcome.fairness_sum += self._fairness(wants, demands, parts)
+
+    def _limits(self, minute: Columns, parts: list[float] | None) -> bool:
+        """Whether something waits in this minute."""
+        if parts is not None and min(parts) < _PASSED_PART:
+            return True
+        for quota, shares, evidence in zip(self._quotas, self._shares, minute.evidence, strict=True):
+            if quota is None or evidence is None or quota >= evidence.enough_from * _THOUSAND:
+                continue
+            if quota <= evidence.limited_up_to * _THOUSAND or evidence.needed is None:
+                return True
+            if any(need * _THOUSAND >= share for need, share in zip(evidence.needed, shares, strict=True)):
+                return True
+        return False
+
+    def _is_beyond_what_was_seen(self, minute: Columns) -> bool:
+        """Whether the minute was limited with a smaller quota."""
+        return any(
+            evidence is not None
+            and evidence.limited_up_to > 0
+            and (quota is None or quota > evidence.limited_up_to * _THOUSAND)
+            for quota, evidence in zip(self._quotas, minute.evidence, strict=True)
+        )
 
     def _fairness(self, wants: list[Sequence[float]], demands: list[list[int]], parts: list[float] | None) -> float:
         worst = 1.0
@@ -255,38 +328,87 @@ class QuotaReplay:
         return worst
 
 
-_NOTHING: Final = Used(0, 0, 0, (None, None), (None, None))
+_NOTHING: Final = Used(0, 0, 0, (None, None), (None, None), (0.0, 0.0), (0.0, 0.0))
+# Of a number of minutes that is computed.
+_ROUNDING: Final = 1e-6
 
 
-def in_columns(minute: Mapping[str, Used], rows: dict[str, int]) -> Columns:
-    """Put a minute into columns; `rows` has the number of each broker, and gets those of new ones."""
-    for name in minute:
-        rows.setdefault(name, len(rows))
-    used = [minute.get(name, _NOTHING) for name in rows]
-    guessed = list(map(_guessed, used)) if any(one.limited_ms for one in used) else None
-    return Columns([one.messages for one in used], [one.bytes for one in used], guessed)
+class Recording:
+    """Puts recorded minutes into columns, in order.
+
+    Attributes:
+        rows: the number of each broker.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[str, int] = {}
+        self._held: dict[str, tuple[float, float]] = {}
+
+    def columns(self, minute: Mapping[str, Used]) -> Columns:
+        """Return a minute in columns; new brokers get the next numbers."""
+        for name in minute:
+            self.rows.setdefault(name, len(self.rows))
+        used = [minute.get(name, _NOTHING) for name in self.rows]
+        messages: list[float] = []
+        nbytes: list[float] = []
+        for name, one in zip(self.rows, used, strict=True):
+            before = self._held.get(name, (0.0, 0.0))
+            now = self._held[name] = (one.held[0] or 0.0, one.held[1] or 0.0)
+            messages.append(max(0.0, one.messages + now[0] - before[0]))
+            nbytes.append(max(0.0, one.bytes + now[1] - before[1]))
+        quota = quotas_of(minute)
+        evidence = (_evidence(used, 0, quota[0]), _evidence(used, 1, quota[1]))
+        sums = (sum([one.messages for one in used]), sum([one.bytes for one in used]))
+        return Columns(messages, nbytes, sums, quota, evidence)
 
 
-def _guessed(one: Used) -> float:
-    """What a broker wanted beside what it used, as a part of it, by the time that something waited."""
-    more = 0.0
-    for amount, quota, share in zip((one.messages, one.bytes), one.quota, one.share, strict=True):
-        if quota is None or not one.limited_ms:
-            continue
-        rate, limit = amount * _THOUSAND // MINUTE_S, round(quota * _THOUSAND)
-        if share is not None and rate * 2 < share * _THOUSAND:
-            continue  # it waits for the other limit
-        demand = rate
-        for _ in range(_ESTIMATES):
-            demand = rate + held_back(rate, one.limited_ms * NS_PER_MS, MINUTE_S * NS_PER_S, limit, demand)
-        more = max(more, demand / rate - 1 if rate else 0.0)
-    return more
+def quotas_of(minute: Mapping[str, Used]) -> Quotas:
+    """The quotas in force; when they are changed, brokers hear of it at different times, and the largest counts."""
+    messages, nbytes = ([quota for one in minute.values() if (quota := one.quota[kind]) is not None] for kind in (0, 1))
+    return max(messages, default=None), max(nbytes, default=None)
+
+
+def _evidence(used: Sequence[Used], kind: int, quota: float | None) -> Evidence | None:
+    known = all(one.needed[kind] is not None or not (one.messages or one.bytes) for one in used)
+    needed = [_needed(one, kind) for one in used] if known else None
+    if quota is None:
+        return None if needed is None else Evidence(0.0, math.inf, needed)
+    if any(_is_blamed(one, kind) for one in used):
+        return Evidence(quota, math.inf, [_needed(one, kind) for one in used])
+    return Evidence(0.0, quota, needed)
+
+
+def _is_blamed(one: Used, kind: int) -> bool:
+    """Whether something waited on a broker, and by what was needed it may have been for this kind of limit."""
+    if not one.limited_ms or one.quota[kind] is None:
+        return False
+    parts = [_needed_part(one, other) for other in (0, 1)]
+    return parts[kind] >= min(1.0, max(parts))
+
+
+def _needed_part(one: Used, kind: int) -> float:
+    """What was needed, as a part of the share; infinite if it is not known, 0 without a limit."""
+    needed, share = one.needed[kind], one.share[kind]
+    if one.quota[kind] is None:
+        return 0.0
+    return math.inf if needed is None or not share else needed / share
+
+
+def _needed(one: Used, kind: int) -> float:
+    """The share that is needed on a broker: at least what it saw, and more than a share with which something waited."""
+    needed = one.needed[kind] or 0.0
+    if not _is_blamed(one, kind):
+        return needed
+    share, part = one.share[kind] or one.quota[kind] or 0.0, min(1.0, one.limited_ms / MINUTE_MS)
+    if needed > share and part < _ALMOST_ALWAYS:
+        return needed
+    return max(needed, share * (1 + part))
 
 
 def replay(minutes: Iterable[Mapping[str, Used]], quotas: Quotas, *, strategy: Strategy = Strategy.MAX_MIN) -> Outcome:
     """Replay minutes, in order, and return what would have become of them."""
-    rows: dict[str, int] = {}
-    return _replay((in_columns(minute, rows) for minute in minutes), quotas, strategy)
+    recording = Recording()
+    return _replay(map(recording.columns, minutes), quotas, strategy)
 
 
 def _replay(minutes: Iterable[Columns], quotas: Quotas, strategy: Strategy = Strategy.MAX_MIN) -> Outcome:
@@ -296,8 +418,22 @@ def _replay(minutes: Iterable[Columns], quotas: Quotas, strategy: Strategy = Str
     return one.outcome
 
 
-def recommend(minutes: Sequence[Mapping[str, Used]], kind: int, target: float) -> float | None:
-    """Return the smallest quota with which at least the part `target` of the minutes is not limited.
+class Advice(NamedTuple):
+    """A recommended quota.
+
+    Attributes:
+        quota: a whole number per second.
+        at_least: whether more may be needed: minutes that were limited do not tell what was wanted in them.
+    """
+
+    quota: float
+    at_least: bool
+
+
+def recommend(minutes: Sequence[Mapping[str, Used]], kind: int, target: float) -> Advice | None:
+    """Return the smallest quota with which at least the part `target` of the minutes is certainly not limited.
+
+    It exceeds each quota with which, as recorded, a larger part of its own minutes was limited.
 
     Args:
         minutes: in order.
@@ -305,27 +441,39 @@ def recommend(minutes: Sequence[Mapping[str, Used]], kind: int, target: float) -
         target: for example 0.99.
 
     Returns:
-        A whole number per second, to one part in 200, or None if nothing was used.
+        A quota, to one part in 200, or None if nothing was used.
     """
-    rows: dict[str, int] = {}
-    columns = [in_columns(minute, rows) for minute in minutes]
-    high = 1.0
-    for _ in range(60):
-        if _replay(columns, _only(kind, high)).unlimited_part >= target:
-            break
-        high *= 2
-    else:
-        return None
-    low = 0.0 if high == 1.0 else high / 2
     if not any(one.messages or one.bytes for minute in minutes for one in minute.values()):
         return None
+    columns = list(map(Recording().columns, minutes))
+    low = float(math.floor(_too_small(columns, kind, target)))
+    high = low + 1
+    for _ in range(60):
+        if _replay(columns, _only(kind, high)).allows(target):
+            break
+        low, high = high, high * 2
+    else:
+        return None
     while high - low > max(1.0, high / 200):
-        middle = (low + high) / 2
-        if _replay(columns, _only(kind, middle)).unlimited_part >= target:
+        middle = float(round((low + high) / 2))
+        if _replay(columns, _only(kind, middle)).allows(target):
             high = middle
         else:
             low = middle
-    return float(-(-high // 1))
+    said = [one.evidence[kind] for one in columns]
+    return Advice(high, at_least=any(one is not None and 0 < one.limited_up_to < high for one in said))
+
+
+def _too_small(minutes: Iterable[Columns], kind: int, target: float) -> float:
+    """The largest quota of whose own minutes more were limited than may be; 0: there is none."""
+    counts: dict[float, list[int]] = {}
+    for minute in minutes:
+        evidence, quota = minute.evidence[kind], minute.quota[kind]
+        if evidence is not None and quota is not None:
+            count = counts.setdefault(quota, [0, 0])
+            count[0] += 1
+            count[1] += evidence.limited_up_to > 0
+    return max((quota for quota, (all_, limited) in counts.items() if limited > (1 - target) * all_), default=0.0)
 
 
 def _only(kind: int, quota: float) -> Quotas:

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from penstock.core.units import NS_PER_MS, NS_PER_S
 from penstock.governance.buckets import TokenBucket
+from penstock.governance.needed_rate import NeededRate
 
 # A group that was idle may send this much at once. A burst of a second, as Pulsar's, exceeds the quota by its whole
 # size in the second in which several brokers use theirs.
@@ -94,8 +95,19 @@ class Usage(NamedTuple):
     dispatch: ClassUsage
 
 
+class Needed(NamedTuple):
+    """Which rates would have been enough; see `needed_rate`."""
+
+    messages: NeededRate
+    bytes: NeededRate
+
+
 class ClassLimiter:
-    """The limit and the counters of one class of traffic of a group: publish or dispatch."""
+    """The limit and the counters of one class of traffic of a group: publish or dispatch.
+
+    Attributes:
+        needed: measures which share would have been enough; None: nobody asks.
+    """
 
     __slots__ = (
         "_burst_ns",
@@ -106,6 +118,7 @@ class ClassLimiter:
         "bytes_passed",
         "held",
         "messages_passed",
+        "needed",
         "share",
     )
 
@@ -122,11 +135,14 @@ class ClassLimiter:
         self._bytes: TokenBucket | None = None
         self._waits_since_ns: int | None = None
         self._limited_ns = 0  # of completed waits
+        self.needed: Needed | None = None
 
-    def charge(self, messages: int, nbytes: int, now_ns: int) -> None:
-        """Charge and count a run that passed, whatever the balance is."""
+    def charge(self, messages: int, nbytes: int, now_ns: int, entries: int = 1) -> None:
+        """Charge and count a run of so many entries that passed, whatever the balance is."""
         self.messages_passed += messages
         self.bytes_passed += nbytes
+        if self.needed is not None:
+            self.arrived(entries, now_ns)
         self.consume(messages, nbytes, now_ns)
 
     def consume(self, messages: int, nbytes: int, now_ns: int) -> None:
@@ -188,6 +204,19 @@ class ClassLimiter:
 
     # -- demand
 
+    def measure_needed(self) -> Needed:
+        """Measure from now on which share would be enough; return what measures it."""
+        if self.needed is None:
+            messages, nbytes = self.messages_passed + self.held.messages, self.bytes_passed + self.held.bytes
+            self.needed = Needed(NeededRate(self._burst_ns, messages), NeededRate(self._burst_ns, nbytes))
+        return self.needed
+
+    def arrived(self, entries: int, now_ns: int) -> None:
+        """Entries may have arrived, which are counted as held or as passed."""
+        if self.needed is not None:
+            self.needed.messages.arrived(self.messages_passed + self.held.messages, entries, now_ns)
+            self.needed.bytes.arrived(self.bytes_passed + self.held.bytes, entries, now_ns)
+
     @property
     def waits_since_ns(self) -> int | None:
         """Since when something has been waiting; None: nothing waits."""
@@ -203,6 +232,9 @@ class ClassLimiter:
         if self._waits_since_ns is not None:
             self._limited_ns += max(0, now_ns - self._waits_since_ns)
             self._waits_since_ns = None
+            if self.needed is not None:
+                self.needed.messages.settled(self.messages_passed)
+                self.needed.bytes.settled(self.bytes_passed)
 
     def limited_ns(self, now_ns: int) -> int:
         """For how long something has been waiting, in all."""

@@ -67,9 +67,9 @@ class GroupDispatch:
         left = self.limiter.left(now_ns)[1]
         return None if left is None else max(1, left)
 
-    def charge(self, subscription: Waiting, messages: int, nbytes: int, now_ns: int) -> None:
+    def charge(self, subscription: Waiting, messages: int, nbytes: int, now_ns: int, entries: int = 1) -> None:
         """Charge what a subscription dispatched."""
-        self.limiter.charge(messages, nbytes, now_ns)
+        self.limiter.charge(messages, nbytes, now_ns, entries)
         self._used(subscription, messages, nbytes)
 
     def charge_reserved(self, subscription: Waiting, messages: int, nbytes: int, reserved: Amount, now_ns: int) -> None:

@@ -74,9 +74,9 @@ class GroupPublish:
 
     # -- as a limiter of a topic
 
-    def accepted(self, messages: int, nbytes: int) -> None:
+    def accepted(self, messages: int, nbytes: int, entries: int) -> None:
         """Charge an accepted run."""
-        self.limiter.charge(messages, nbytes, self._clock.monotonic_ns())
+        self.limiter.charge(messages, nbytes, self._clock.monotonic_ns(), entries)
 
     def short_of(self, now_ns: int) -> str | None:
         """Which limit is in debt, "msg" or "bytes"; None if neither is."""

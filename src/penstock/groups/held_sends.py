@@ -64,6 +64,8 @@ class HeldProducer:
     def hold(self, run: PublishRun, lease: Lease) -> None:
         self._runs.append(_HeldRun(run, lease))
         self._count(len(run.offsets), _messages(run, 0, len(run.offsets)), sum(run.lengths))
+        if self.line is not None:
+            self.line.limiter.arrived(len(run.offsets), self.of.now_ns())
         self.of.count(lease.size_bytes, len(run.offsets))
 
     def go(self, messages: int | None, nbytes: int | None) -> tuple[int, int]:

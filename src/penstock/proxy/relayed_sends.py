@@ -248,17 +248,18 @@ class RelayedSends:
         first = run.producer_ids[0]
         if run.producer_ids.count(first) == len(run.producer_ids):
             messages = len(run.offsets) if run.message_counts is None else sum(run.message_counts)
-            self._charge_one(first, messages, sum(run.lengths))
+            self._charge_one(first, messages, sum(run.lengths), len(run.offsets))
             return
-        amounts: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+        amounts: dict[int, list[int]] = defaultdict(lambda: [0, 0, 0])
         for row, producer_id in enumerate(run.producer_ids):
             amount = amounts[producer_id]
             amount[0] += 1 if run.message_counts is None else run.message_counts[row]
             amount[1] += run.lengths[row]
-        for producer_id, (messages, nbytes) in amounts.items():
-            self._charge_one(producer_id, messages, nbytes)
+            amount[2] += 1
+        for producer_id, (messages, nbytes, entries) in amounts.items():
+            self._charge_one(producer_id, messages, nbytes, entries)
 
-    def _charge_one(self, producer_id: int, messages: int, nbytes: int) -> None:
+    def _charge_one(self, producer_id: int, messages: int, nbytes: int, entries: int) -> None:
         producer = self.producers.get(producer_id)
         if producer is None:
             return
@@ -268,4 +269,4 @@ class RelayedSends:
             producer.topic.all_producers.messages_in += messages
             producer.topic.all_producers.bytes_in += nbytes
         for line in producer.topic.publish_lines:
-            line.accepted(messages, nbytes)
+            line.accepted(messages, nbytes, entries)

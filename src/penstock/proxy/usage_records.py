@@ -109,6 +109,7 @@ class UsageRecords:
 
     def tick(self) -> None:
         """Begin a cycle if one is due."""
+        self._group_usage.watch(self._groups.in_use)
         interval = self._interval_now()
         if self._running is None and interval != self._interval and not self._stopping:
             self._interval = interval

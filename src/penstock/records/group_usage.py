@@ -28,6 +28,7 @@ class _Recorded(NamedTuple):
     limiter: GroupLimiter
     since_ms: int
     seen: tuple[Any, ...]
+    needed: Mapping[str, float]
 
 
 class GroupUsage:
@@ -35,10 +36,19 @@ class GroupUsage:
 
     def __init__(self) -> None:
         self._recorded: dict[str, _Recorded] = {}
+        self._watched = 0
 
     def repeat(self) -> None:
         """Yield all of them next time, because they could not be recorded."""
         self._recorded = {name: one._replace(seen=()) for name, one in self._recorded.items()}
+
+    def watch(self, groups: Mapping[str, Group]) -> None:
+        """Measure from now on what groups need; those that are new, if any are."""
+        if len(groups) != self._watched:
+            self._watched = len(groups)
+            for group in groups.values():
+                group.limiter.publish.measure_needed()
+                group.limiter.dispatch.measure_needed()
 
     def changed(self, groups: Mapping[str, Group], now_ns: int, since_ms: Callable[[], int]) -> Iterator[Used]:
         """Yield the groups whose counters have changed; consume it whole. Args: since_ms: returns unique times."""
@@ -61,10 +71,29 @@ class GroupUsage:
                 "share_publish_bytes": publish.share.bytes,
                 "share_dispatch_messages": dispatch.share.messages,
                 "share_dispatch_bytes": dispatch.share.bytes,
+                "held_publish_messages": publish.held.messages,
+                "held_publish_bytes": publish.held.bytes,
             }
             seen = (totals, *more.values())
             again = before is not None and before.limiter is limiter
             began_ms = before.since_ms if before is not None and again else since_ms()
             if before is None or not again or before.seen != seen:
-                self._recorded[name] = _Recorded(limiter, began_ms, seen)
-                yield Used(name, began_ms, totals, more)
+                needed = _needed(limiter)
+                if before is not None and again and not before.seen:  # It is recorded together with what was not.
+                    needed = {kind: max(rate, before.needed.get(kind, 0.0)) for kind, rate in needed.items()}
+                self._recorded[name] = _Recorded(limiter, began_ms, seen, needed)
+                yield Used(name, began_ms, totals, {**more, **needed})
+
+
+def _needed(limiter: GroupLimiter) -> dict[str, float]:
+    """What was needed since the last call; nothing in the first one, which begins to measure."""
+    classes = {"publish": limiter.publish, "dispatch": limiter.dispatch}
+    measured = {name: one.needed for name, one in classes.items()}
+    for one in classes.values():
+        one.measure_needed()
+    return {
+        f"needed_{name}_{kind}": rate.take()
+        for name, needed in measured.items()
+        if needed is not None
+        for kind, rate in zip(("messages", "bytes"), needed, strict=True)
+    }

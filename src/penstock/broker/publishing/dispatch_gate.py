@@ -113,7 +113,7 @@ class DispatchGate:
         """Charge what was dispatched."""
         now_ns = self._clock.monotonic_ns()
         for group in self.groups:
-            group.charge(self._subscription, messages, nbytes, now_ns)
+            group.charge(self._subscription, messages, nbytes, now_ns, entries)
         if not self.limiters or self._excused():
             return
         if self._limits().dispatch_throttling_on_batch_message_enabled:

@@ -199,7 +199,7 @@ class Publish:
         topic.bytes_in += nbytes
         topic.entries_in += count
         for line in topic.publish_lines:
-            line.accepted(messages, nbytes)
+            line.accepted(messages, nbytes, count)
         first_entry_id = topic.next_entry_id
         topic.next_entry_id += count
         self.replies.append(

@@ -274,6 +274,7 @@ class UsageRecords:
 
     def tick(self) -> None:
         """Begin a cycle if one is due."""
+        self._group_usage.watch(self._groups())
         if self._running is not None or self._stopping:
             return
         interval = self._interval_now()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from penstock.accounting.differences import COUNTERS, ZERO, Reading, fault_of, follow, increased
-from penstock.accounting.tables import KINDS
+from penstock.accounting.tables import RECORDED
 from penstock.accounting.versions import with_version
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from penstock.accounting.differences import Counters
 
-RATES: Final = tuple(f"{what}_{kind}" for what in ("quota", "share") for kind in KINDS)
 NAMES: Final = ("tenant", "namespace", "topic")
 # Of a series of counters.
 SERIES: Final = ("broker", "scope", "name", "since_ms")
@@ -29,7 +28,7 @@ SERIES: Final = ("broker", "scope", "name", "since_ms")
 # What is read of usage records, and of decision records.
 FIELDS: Final = (
     "version", "broker", "epoch", "sequence", "from_ms", "time_ms", "scope", "counters_since_ms", *NAMES,
-    "resource_groups", *COUNTERS, *RATES,
+    "resource_groups", *COUNTERS, *RECORDED,
 )  # fmt: skip
 DECIDED: Final = (
     "version", "broker", "epoch", "sequence", "time_ms", "kind", "limiter", "reason", "tenant", "namespace", "topic",
@@ -54,7 +53,7 @@ FOUND: Final = pa.schema(
         ("minute_ms", pa.int64()),
         *((name, pa.string()) for name in NAMES),
         ("resource_groups", pa.list_(pa.string())),
-        *((name, pa.float64()) for name in RATES),
+        *((name, pa.float64()) for name in RECORDED),
         ("epoch", pa.int64()),
         ("from_ms", pa.int64()),
         ("time_ms", pa.int64()),
@@ -105,7 +104,7 @@ def _used(rows: list[tuple[Any, ...]], records: Any, places: list[int]) -> Any: 
     """Return rows of kind `used`; `places`: which records have their names and rates."""
     names = (*SERIES, *COUNTERS, "minute_ms")
     columns = dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(names, ())
-    about = records.select([*NAMES, "resource_groups", *RATES]).take(pa.array(places, pa.int64()))
+    about = records.select([*NAMES, "resource_groups", *RECORDED]).take(pa.array(places, pa.int64()))
     arrays = []
     for one in FOUND:
         if one.name == "kind":

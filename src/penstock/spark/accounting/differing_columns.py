@@ -28,8 +28,9 @@ from penstock.accounting.differences import (
     TIME_MS_MAX,
     TIME_MS_MIN,
 )
+from penstock.accounting.tables import RECORDED
 from penstock.spark.accounting import differing
-from penstock.spark.accounting.differing import FOUND, NAMES, RATES, SERIES
+from penstock.spark.accounting.differing import FOUND, NAMES, SERIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -196,7 +197,7 @@ def _series(keys: Rows, places: Ints, highest: Ints) -> Rows:
 
 def _used(records: Rows, keys: Rows, places: Ints, added: Ints, minute_ms: Ints) -> Rows:
     taken = pa.array(places)
-    of_series, about = keys.take(taken), records.select([*NAMES, "resource_groups", *RATES]).take(taken)
+    of_series, about = keys.take(taken), records.select([*NAMES, "resource_groups", *RECORDED]).take(taken)
     columns = {name: of_series[name] for name in SERIES} | {name: about[name] for name in about.column_names}
     return _found("used", len(places), {**columns, **_named(added), "minute_ms": minute_ms})
 

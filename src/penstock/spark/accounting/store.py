@@ -142,14 +142,16 @@ class DeltaStore(Store):
                 return
         rows = pa.concat_tables([_with_day(rows, day) for day, rows in days.items()])
         done = CommitProperties(app_transactions=[Transaction(writer, batch)])
-        write_deltalake(path, rows, mode="append", partition_by=[DAY], commit_properties=done)
+        write_deltalake(path, rows, mode="append", partition_by=[DAY], commit_properties=done, schema_mode="merge")
 
     def replace(self, table: Table, day: str, rows: Rows) -> None:
         from deltalake import DeltaTable, write_deltalake  # noqa: PLC0415 - an extra
 
         path = str(self.directory / table.name)
         if DeltaTable.is_deltatable(path):
-            write_deltalake(path, _with_day(rows, day), mode="overwrite", predicate=f"{DAY} = '{day}'")
+            write_deltalake(
+                path, _with_day(rows, day), mode="overwrite", predicate=f"{DAY} = '{day}'", schema_mode="merge"
+            )
         else:
             write_deltalake(path, _with_day(rows, day), partition_by=[DAY])
 
@@ -172,7 +174,7 @@ class DeltaStore(Store):
         parts = (_with_day(pa.Table.from_batches([part]), day).to_batches() for part in rows)
         reader = pa.RecordBatchReader.from_batches(pa.schema(fields), (one for part in parts for one in part))
         path = str(self.directory / table.name)
-        write_deltalake(path, reader, mode="overwrite", predicate=f"{DAY} = '{day}'")
+        write_deltalake(path, reader, mode="overwrite", predicate=f"{DAY} = '{day}'", schema_mode="merge")
 
 
 def _with_day(rows: Rows, day: str) -> Rows:

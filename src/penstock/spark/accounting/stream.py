@@ -19,6 +19,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.accounting.closing import ABSENT_AFTER_MS
+from penstock.accounting.records import DecisionRecord, UsageRecord, meanings_of
 from penstock.core.errors import ConfigurationError
 from penstock.core.system_topics import DECISION_TOPIC, USAGE_TOPIC
 from penstock.spark.accounting.batch_state import BatchState, alone
@@ -30,6 +31,7 @@ from penstock.spark.accounting.store import open_store
 from penstock.spark.client.cluster import Cluster
 from penstock.spark.client.errors import Refused
 from penstock.spark.options import parse_read_options
+from penstock.spark.source import PulsarDataSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -47,6 +49,11 @@ TOPICS: Final[Mapping[str, str]] = {USAGE: USAGE_TOPIC, GOVERNANCE: DECISION_TOP
 RECORDS_PER_BATCH: Final = 200_000
 REFRESH_S: Final = 600
 _CORRUPT: Final = "_corrupt_record"
+_BESIDE: Final = (_CORRUPT, "__topic", "__publishTime")
+# Fields that are read of records.
+READ: Final = {USAGE: FIELDS, GOVERNANCE: DECIDED}
+_MEANINGS: Final = {USAGE: meanings_of(UsageRecord), GOVERNANCE: meanings_of(DecisionRecord)}
+_TYPES: Final = {"strings": "array<string>"}  # those that Spark calls otherwise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,8 +157,10 @@ class Accounting:
             "maxMessagesPerTrigger": str(self.records_per_batch),
             "alignPartitions": "true",
             "mode": "PERMISSIVE",
-            "columns": ",".join((*(FIELDS if kind == USAGE else DECIDED), _CORRUPT, "__topic", "__publishTime")),
         }
+        # Brokers of an earlier version have fewer fields in their schema.
+        there = PulsarDataSource(options).schema().names
+        options["columns"] = ",".join((*(one for one in READ[kind] if one in there), *_BESIDE))
         ours = Query(self, kind)
         # A driver that was killed while it wrote its first offsets leaves a file, at which Spark 4.3 would stop.
         self.spark.conf.set("spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart", "false")
@@ -177,6 +186,7 @@ class Query:
         query = json.loads((self.checkpoint / "metadata").read_text(encoding="utf-8"))["id"]
         if not self._batches.state.begins(batch, query):
             return
+        records = _with_all_fields(records, self._kind)
         if self._kind == USAGE:
             found = self._found(records)
             with self._writing:
@@ -208,6 +218,12 @@ class Query:
         )
         grouped = given.groupBy("_part").cogroup(known.groupBy("_part"))
         return grouped.applyInArrow(find, from_arrow_schema(FOUND)).toArrow()
+
+
+def _with_all_fields(records: DataFrame, kind: str) -> DataFrame:
+    """Add the fields that records of an earlier version do not have; they are null."""
+    missing = {name: _MEANINGS[kind][name].type.rstrip("?") for name in READ[kind] if name not in records.columns}
+    return records.withColumns({name: f.lit(None).cast(_TYPES.get(kind, kind)) for name, kind in missing.items()})
 
 
 def _part(parts: int, broker: Column, scope: Column, name: Column, since_ms: Column) -> Column:

@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from penstock.accounting.tables import KINDS
+from penstock.accounting.tables import KINDS, RECORDED
 from penstock.core.errors import ConfigurationError, PenstockError
 from penstock.governance.allocation import Strategy
-from penstock.governance.quota_replay import QuotaReplay, Used, recommend
+from penstock.governance.quota_replay import MINUTE_MS, QuotaReplay, Used, quotas_of, recommend
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
+
+    from penstock.governance.quota_replay import Quotas
 
 # Of the kinds, those of a class of traffic.
 CLASSES: Final = {"publish": ("publish_messages", "publish_bytes"), "dispatch": ("dispatch_messages", "dispatch_bytes")}
@@ -54,6 +56,8 @@ RESULT: Final = pa.schema(
         ("waiting_max", pa.float64()),
         ("fairness", pa.float64()),
         ("share_error", pa.float64()),
+        ("passed_at_least", pa.bool_()),
+        ("recommended_at_least", pa.bool_()),
     ]
 )
 _ANSWERED_OK: Final = 300
@@ -127,10 +131,8 @@ def whatif(
     def of_group(rows: Any) -> Any:  # noqa: ANN401 - pyarrow.Table
         return pa.Table.from_pylist(replayed(rows.to_pylist(), wanted, target, strategy), schema=RESULT)
 
-    names = [f"{what}_{kind}" for what in ("quota", "share") for kind in KINDS]
-    read = groups.select(
-        "resource_group", "minute", "broker", *COUNTERS.values(), "publish_limited_ms", "dispatch_limited_ms", *names
-    )
+    limited = ("publish_limited_ms", "dispatch_limited_ms")
+    read = groups.select("resource_group", "minute", "broker", *COUNTERS.values(), *limited, *RECORDED)
     result: list[dict[str, Any]] = read.groupBy("resource_group").applyInArrow(of_group, schema).toArrow().to_pylist()
     return sorted(result, key=lambda row: (row["resource_group"], KINDS.index(row["kind"])))
 
@@ -146,12 +148,13 @@ def replayed(
     found = []
     for name, kinds in CLASSES.items():
         minutes = _minutes(rows, name)
-        recorded = _quotas(rows, kinds)
-        quotas = [change.of(kind, quota) for kind, quota in zip(kinds, recorded, strict=True)]
-        one = QuotaReplay((quotas[0], quotas[1]), strategy=strategy)
+        recorded = quotas_of(minutes[-1])
+        quotas = _changed(change, kinds, recorded)
+        one = QuotaReplay(quotas, strategy=strategy)
         errors: list[list[float]] = [[], []]
         limited = 0
         for minute in minutes:
+            one.set_quotas(_changed(change, kinds, quotas_of(minute)))
             passed = one.feed(minute)
             limited += any(used.limited_ms for used in minute.values())
             for broker, used in minute.items():
@@ -170,7 +173,7 @@ def replayed(
                     "kind": kind,
                     "quota_recorded": recorded[row],
                     "quota": quotas[row],
-                    "recommended": best,
+                    "recommended": best.quota if best is not None else None,
                     "minutes": outcome.minutes,
                     "limited_minutes": outcome.limited,
                     "limited_recorded": limited,
@@ -179,32 +182,60 @@ def replayed(
                     "waiting_max": outcome.waiting_max[row],
                     "fairness": outcome.fairness,
                     "share_error": sum(errors[row]) / len(errors[row]) if errors[row] else None,
+                    "passed_at_least": outcome.at_least,
+                    "recommended_at_least": best is not None and best.at_least,
                 }
             )
     return found
 
 
+def _changed(change: Change, kinds: Sequence[str], recorded: Quotas) -> Quotas:
+    messages, nbytes = (change.of(kind, quota) for kind, quota in zip(kinds, recorded, strict=True))
+    return messages, nbytes
+
+
 def _minutes(rows: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Used]]:
-    """One class of traffic, by minute and broker; rows of the same minute and broker add up."""
-    kinds = CLASSES[name]
+    """One class of traffic, by minute and broker.
+
+    Of rows of the same minute and broker, amounts add up, and the largest need and the least waiting count.
+    """
     found: dict[Any, dict[str, Used]] = {}
     for row in rows:
         minute = found.setdefault(row["minute"], {})
-        before = minute.get(row["broker"])
-        minute[row["broker"]] = Used(
-            row[COUNTERS[kinds[0]]] + (before.messages if before else 0),
-            row[COUNTERS[kinds[1]]] + (before.bytes if before else 0),
-            min(60_000, row[f"{name}_limited_ms"] + (before.limited_ms if before else 0)),
-            (row[f"quota_{kinds[0]}"], row[f"quota_{kinds[1]}"]),
-            (row[f"share_{kinds[0]}"], row[f"share_{kinds[1]}"]),
-        )
+        used, before = _used(row, name), minute.get(row["broker"])
+        minute[row["broker"]] = used if before is None else _together(before, used)
     return [found[minute] for minute in sorted(found)]
 
 
-def _quotas(rows: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> list[float | None]:
-    """The quotas of the last minute."""
-    last = max(rows, key=lambda row: row["minute"])
-    return [last[f"quota_{kind}"] for kind in kinds]
+def _used(row: Mapping[str, Any], name: str) -> Used:
+    kinds = CLASSES[name]
+
+    def pair(what: str) -> Quotas:
+        return row.get(f"{what}_{kinds[0]}"), row.get(f"{what}_{kinds[1]}")
+
+    limited_ms = min(MINUTE_MS, row[f"{name}_limited_ms"])
+    messages, nbytes = (row[COUNTERS[kind]] for kind in kinds)
+    return Used(messages, nbytes, limited_ms, pair("quota"), pair("share"), pair("needed"), pair("held"))
+
+
+def _together(one: Used, other: Used) -> Used:
+    return Used(
+        one.messages + other.messages,
+        one.bytes + other.bytes,
+        min(MINUTE_MS, one.limited_ms + other.limited_ms),
+        other.quota,
+        other.share,
+        _each(max, one.needed, other.needed),
+        _each(min, one.held, other.held),
+    )
+
+
+def _each(choose: Callable[[float, float], float], one: Quotas, other: Quotas) -> Quotas:
+    messages, nbytes = (
+        choose(first, second) if first is not None and second is not None else None
+        for first, second in zip(one, other, strict=True)
+    )
+    return messages, nbytes
 
 
 def apply(admin_url: str, rows: Sequence[Mapping[str, Any]], *, token: str | None = None) -> list[str]:
