@@ -4,7 +4,7 @@
 Where: `penstock serve` calls `run`; all other parts receive what they need from here.
 
 Start order: settings are checked, the data directory is opened and locked, the log is recovered, the catalog is loaded,
-ports are bound, and then the ready line is printed. Stopping is the reverse.
+ports are bound, and when the log can be written the ready line is printed. Stopping is the reverse.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import shutil
 import signal
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from penstock.admin.gateway import BrokerGateway
 from penstock.admin.server import AdminServer
@@ -80,6 +80,8 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
+# A disk that cannot be written at the start is tried again with this pause.
+WRITABLE_RETRY_S: Final = 0.5
 # A log that failed for good has nothing left to finish; clients wait for the next start.
 HEALING_STOP_S: Final = 2.0
 # If the loop does not answer within this time, a push of metrics is skipped.
@@ -167,7 +169,9 @@ async def _serve(
         gc.disable()  # Loading a large catalog creates only long-lived objects.
         serving = await start(settings, data_dir, stack, stopping.set, turns, handover, heal)
         on_signal(loop, signal.SIGHUP, serving.reload)
-        ready(serving)
+        await _first_done(serving.writable(), stopping.wait())
+        if not stopping.is_set():
+            ready(serving)
         started()
         await stopping.wait()
         log.info("stopping: clients are told, what was accepted is finished")
@@ -188,6 +192,7 @@ class Serving:
     admin_url: str
     reload: Callable[[], None]  # reads certificates, keys and users again
     stop_s_max: Callable[[], float]  # maximum duration of closing
+    writable: Callable[[], Coroutine[Any, Any, None]]  # returns when the log can take an entry and sync it
 
 
 async def start(
@@ -273,7 +278,7 @@ async def start(
     storage.membership.announce(where)
     if registry is not None:
         registry.start()
-    serving = _serving(ports, bound(settings, opened), broker)
+    serving = _serving(ports, bound(settings, opened), broker, partial(_writable, storage.entry_log))
     _push_metrics(broker, serving.url, stack)
     return serving
 
@@ -459,7 +464,36 @@ def _ports(
     return Ports(plain, secure, peers, admin, tls, admin_tls)
 
 
-def _serving(ports: Ports, urls: ServiceUrls, broker: Broker) -> Serving:
+async def _first_done(*what: Coroutine[Any, Any, object]) -> None:
+    """Return when one of these has ended; the others are cancelled. Raises what that one raised."""
+    tasks = [asyncio.ensure_future(one) for one in what]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _writable(entry_log: EntryLog) -> None:
+    """Return when the disk takes data and has room. Consumers are served meanwhile, which may make room."""
+    told = False
+    while True:
+        try:
+            await asyncio.to_thread(entry_log.probe)
+        except OSError as error:
+            if not told:
+                log.error("not ready: the entry log cannot be written: %s", error.strerror or error)  # noqa: TRY400
+            told = True
+            await asyncio.sleep(WRITABLE_RETRY_S)
+        else:
+            return
+
+
+def _serving(
+    ports: Ports, urls: ServiceUrls, broker: Broker, writable: Callable[[], Coroutine[Any, Any, None]]
+) -> Serving:
     def reload() -> None:
         broker.access.reload()
         _reload_tls(((ports.tls, ports.secure), (ports.admin_tls, ports.admin)))
@@ -469,7 +503,9 @@ def _serving(ports: Ports, urls: ServiceUrls, broker: Broker) -> Serving:
     for what, each in (("clients", urls), ("callers of the admin port", web)):
         if each.tls is not None:
             log.info("%s with TLS are served at %s", what, each.tls)
-    return Serving(urls.plain or urls.tls or "", web.plain or web.tls or "-", reload, lambda: broker.limits.stop_s_max)
+    return Serving(
+        urls.plain or urls.tls or "", web.plain or web.tls or "-", reload, lambda: broker.limits.stop_s_max, writable
+    )
 
 
 def _admin_tls(settings: Settings, tls: TlsOptions | None) -> TlsOptions | None:

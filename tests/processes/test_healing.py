@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import json
 import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pulsar
 import pytest
 
+from penstock.core.units import MIB
 from penstock.testing.process import BrokerProcess
 from tests.jepsen.faulty_disk import CANNOT, FaultyDisk
 from tests.processes.cluster import Cluster, free_ports, until
@@ -40,6 +45,19 @@ def broker(tmp_path: Path, disk: FaultyDisk) -> Iterator[BrokerProcess]:
 
 def client_of(url: str) -> pulsar.Client:
     return pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=60)
+
+
+def reason_of(broker: BrokerProcess) -> str | None:
+    """Why the broker is not healthy; None if it is."""
+    try:
+        with urllib.request.urlopen(f"{broker.admin_url}/healthz", timeout=60):
+            return None
+    except urllib.error.HTTPError as error:
+        with error:
+            reason: str = json.loads(error.read())["reason"]
+            return reason
+    except OSError as error:
+        return str(error)
 
 
 def received(consumer: pulsar.Consumer, wanted: set[bytes]) -> list[bytes]:
@@ -90,6 +108,54 @@ def test_consumers_go_on_by_themselves_after_their_acknowledgements_could_not_be
         producer.send(data)
     assert [*first, *received(consumer, set(sent[10:]))][-10:] == sent[10:]
     client.close()
+
+
+def test_publishers_on_a_full_disk_are_asked_to_try_again_and_go_on_when_there_is_room_without_a_new_start(
+    broker: BrokerProcess, disk: FaultyDisk
+) -> None:
+    client = client_of(broker.url)
+    producer = client.create_producer(T, block_if_queue_full=True, max_pending_messages=4, send_timeout_millis=0)
+    consumer = client.subscribe(T, "s", initial_position=pulsar.InitialPosition.Earliest)
+    disk.fail(broker.data_dir / "broker-0" / "log", full=True)
+    results: list[pulsar.Result] = []
+    sent = 0
+    while reason_of(broker) is None:
+        if sent - len(results) < 4:
+            producer.send_async(b"%d" % sent + bytes(MIB), lambda result, _: results.append(result))
+            sent += 1
+    assert reason_of(broker) == "the disk has no room for the next segment: No space left on device"
+    consumer.acknowledge(consumer.receive(30_000))  # Consumers go on.
+    with ThreadPoolExecutor() as threads:
+        another = threads.submit(client.create_producer, f"{T}-2")  # It is asked to try again, and does.
+        assert reason_of(broker) is not None
+        assert not another.done()
+        disk.heal()
+        another.result().send(b"x")
+    producer.flush()
+    until(lambda: len(results) == sent)
+    assert set(results) == {pulsar.Result.Ok}
+    assert reason_of(broker) is None
+    assert "starting again" not in broker.log_path.read_text()
+    client.close()
+
+
+def test_a_broker_whose_disk_has_no_room_is_not_ready_and_becomes_ready_when_there_is_room(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    broker = BrokerProcess(tmp_path / "data", environment=disk.environment)
+    first = free_ports(2)
+    disk.fail(broker.data_dir / "broker-0" / "log", full=True)
+    with ThreadPoolExecutor() as threads:
+        starting = threads.submit(broker.start, port=first, admin_port=first + 1)
+        broker.admin_port = first + 1
+        until(lambda: reason_of(broker) == "the disk has no room for the next segment: No space left on device")
+        assert not starting.done()
+        disk.heal()
+        starting.result()
+    with broker:
+        client = client_of(broker.url)
+        client.create_producer(T).send(b"x")
+        client.close()
 
 
 def test_a_broker_of_several_ends_with_a_status_of_its_own_and_the_others_do_not_notice(

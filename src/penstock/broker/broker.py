@@ -64,7 +64,7 @@ from penstock.broker.topics.topic import Topic, TopicServices
 from penstock.broker.topics.topic_index import TopicIndex
 from penstock.broker.topics.topic_life import TopicLife
 from penstock.broker.topics.topic_states import TopicStates
-from penstock.core.errors import MetadataFailed, ServiceNotReady, StorageReadOnly
+from penstock.core.errors import MetadataFailed, NoRoom, ServiceNotReady, StorageReadOnly
 from penstock.core.membership import MemberState, alone
 from penstock.core.service_urls import Addresses
 from penstock.governance.command_memory import CommandMemory
@@ -588,6 +588,8 @@ class Broker:
         log_health = self.log.health
         if log_health.read_only is not None:
             return Health(ok=False, reason=log_health.read_only)
+        if log_health.no_room is not None:
+            return Health(ok=False, reason=log_health.no_room)
         if log_health.stalled:
             return Health(ok=False, reason="the disk holds a write for too long")
         if self.catalog.failed is not None:
@@ -618,10 +620,12 @@ class Broker:
             raise ServiceNotReady(f"broker is stopping; look {name} up again")
 
     def check_writable(self) -> None:
-        """Raises StorageReadOnly if publishing is impossible."""
-        reason = self.log.health.read_only
-        if reason is not None:
-            raise StorageReadOnly(reason)
+        """Raises StorageReadOnly or NoRoom if publishing is impossible."""
+        health = self.log.health
+        if health.read_only is not None:
+            raise StorageReadOnly(health.read_only)
+        if health.no_room is not None:
+            raise NoRoom(health.no_room)
 
     def _heals_by(self, start_again: Callable[[], None]) -> Healing:
         def failed() -> str | None:
@@ -643,7 +647,10 @@ class Broker:
         now_ns = self.clock.monotonic_ns()
         self.sessions.check_alive(now_ns)
         self.connections.evict_slow()
-        self.sessions.mute_publishers(stalled=self.log.health.stalled)
+        log_health = self.log.health
+        self.sessions.mute_publishers(stalled=log_health.stalled)
+        if log_health.no_room is not None:
+            self.sessions.disconnect_producers()
         self.reads.try_unreadable(now_ns)
         self.message_rates.tick(now_ns)
         self.inactive.tick(now_ns)

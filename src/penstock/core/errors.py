@@ -173,6 +173,16 @@ class StorageReadOnly(PersistenceFailed):
         )
 
 
+class NoRoom(PersistenceFailed):
+    """The disk is full: nothing can be published until there is room again."""
+
+    http_status = 503
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"{reason}; send it again later: penstock goes on as soon as there is room")
+
+
 class ReadFailed(PenstockError):
     """The disk could not read stored data. Nothing counts as lost: the caller should retry."""
 

@@ -71,11 +71,12 @@ class LogHealth:
     read_only: str | None  # the reason, once a write or a sync has failed; only a restart leaves this state
     stalled: bool  # the current commit takes too long: mute publishers until it has ended
     heals: bool = False  # a restart is all that a log that is read-only needs, once the disk works
+    no_room: str | None = None  # the reason, while the disk has no room for more than was accepted already
 
     @property
     def ok(self) -> bool:
         """Whether appends are expected to succeed soon."""
-        return self.read_only is None and not self.stalled
+        return self.read_only is None and self.no_room is None and not self.stalled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,6 +400,7 @@ class EntryLog:
             read_only=reason,
             stalled=self._journal.stalled_ns() > self._limits.stall_ns,
             heals=reason is not None and not self._opened.unknown,
+            no_room=self._maintenance.no_room,
         )
 
     def troubles(self) -> list[UnreadableSegment]:

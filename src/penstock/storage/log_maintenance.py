@@ -10,6 +10,7 @@ removed only after its copy is durable.
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from typing import TYPE_CHECKING, Final
@@ -38,6 +39,9 @@ log = logging.getLogger(__name__)
 
 # Trims come whenever a cursor moves; applied together they cost one transaction.
 _PAUSE_S: Final = 0.5
+# While the disk has no room, it is asked so often whether it has some again.
+_ASK_FOR_ROOM_S: Final = 0.5
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 # Entries are moved in runs of this size, one in the queue at a time: publishers wait for at most one.
 _MOVE_RUN_BYTES: Final = 1 * MIB
 
@@ -73,6 +77,7 @@ class LogMaintenance:
         self._damage = damage
         self.moved_bytes = 0
         self.recycled = 0
+        self.no_room: str | None = None  # Why the next segment could not be prepared, until there is room for it.
 
     def start(self) -> None:
         self._thread.start()
@@ -92,7 +97,7 @@ class LogMaintenance:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self._wake.wait()
+            self._wake.wait(None if self.no_room is None else _ASK_FOR_ROOM_S)
             self._wake.clear()
             try:
                 self.maintain()
@@ -120,10 +125,34 @@ class LogMaintenance:
             self._reclaim()
 
     def _tidy(self) -> None:
-        self._reclaim()
-        if self._wants_next():
+        try:
+            self._reclaim()
+        finally:  # A full disk may keep the index from being stored, too.
+            self._prepare()
+        if self.no_room is None:  # Otherwise what is left of the segment is for entries that were accepted already.
+            self._move_scattered()
+
+    def _prepare(self) -> None:
+        """Prepare the next segment, if it is wanted; on a full disk, note that. Raises other errors of the disk.
+
+        The state ends when there is more room than it began with, so that it does not begin again at once.
+        """
+        try:
+            if self.no_room is not None:
+                self._store.probe()
+            elif not self._wants_next():
+                return
             self._store.prepare()
-        self._move_scattered()
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            if self.no_room is None:
+                log.error("there is no room for the next segment: publishers are asked to try again later")  # noqa: TRY400
+            self.no_room = f"the disk has no room for the next segment: {error.strerror}"
+        else:
+            if self.no_room is not None:
+                log.warning("there is room for the next segment again")
+            self.no_room = None
 
     def _reclaim(self) -> None:
         self._index.store_sealed()

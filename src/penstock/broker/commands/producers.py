@@ -81,7 +81,7 @@ class Producers:
         self._reads = reads
         self._memory = memory
         self._clock = clock
-        self._check_writable = check_writable  # raises StorageReadOnly if publishing is impossible
+        self._check_writable = check_writable  # raises an error if publishing is impossible now
         self._names = names  # generates names that are unique in the cluster
         self.handlers: Mapping[int, Handler] = {
             codec.BaseCommand.PRODUCER: self._on_producer,

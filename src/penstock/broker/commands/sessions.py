@@ -69,6 +69,13 @@ class Sessions(Collection["Session"]):
             elif not stalled:
                 session.connection.unmute(MuteReason.STORAGE)
 
+    def disconnect_producers(self) -> None:
+        """Tell all producers of persistent topics to reconnect, which they can when `check_writable` lets them."""
+        for session in list(self._sessions):
+            for producer in list(session.producers.values()):
+                if producer.topic.persistent:
+                    session.disconnect_producer(producer)
+
     def disconnect_members(self) -> None:
         """Tell all producers and consumers to reconnect."""
         for session in list(self._sessions):
