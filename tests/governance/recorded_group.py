@@ -82,21 +82,21 @@ class Live:
     def _arrive(self, one: Arrival) -> None:
         self._queue.extend([one.messages] * one.entries)
         self._hold(one.messages * one.entries)
-        self._serve(one.at_ns, one.entries)
+        self.limiter.arrived(one.entries, one.at_ns)
+        self._serve(one.at_ns)
 
     def _pass_time(self, until_ns: int) -> None:
         while self._wake_ns is not None and self._wake_ns <= until_ns:
-            self._serve(self._wake_ns, 0)
+            self._serve(self._wake_ns)
 
-    def _serve(self, now_ns: int, came: int) -> None:
-        limiter, queue, before = self.limiter, self._queue, len(self._queue)
+    def _serve(self, now_ns: int) -> None:
+        limiter, queue = self.limiter, self._queue
         while queue and limiter.ready(now_ns):
             messages = queue.popleft()
             self._hold(-messages)
             limiter.charge(messages, messages * MESSAGE_BYTES, now_ns)
         if queue:
             limiter.waits(now_ns)
-            limiter.arrived(max(1, came - (before - len(queue))), now_ns)
             self._wake_ns = now_ns + max(1, limiter.delay_ns(now_ns))
         else:
             limiter.waits_no_more(now_ns)
