@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from penstock.broker.composition.administration import administration
+from penstock.core.broker_states import BrokerState
 from penstock.core.errors import NamespaceNotFound, PenstockError, ServiceNotReady
-from penstock.core.membership import MemberState
 from penstock.core.names import NamespaceName, TopicName
 from penstock.storage.shared_view import DELETIONS
 from tests.broker.cluster import several
@@ -136,7 +136,7 @@ async def test_a_deletion_of_a_broker_that_is_dead_is_taken_over_and_one_of_a_br
             await administration(here.broker).namespaces.delete_with_topics(GONE)
         membership = cast("SharedMembership", here.broker.membership)
         members = membership.members
-        membership.update({**members, 1: replace(members[1], state=MemberState.DEAD)})
+        membership.update({**members, 1: replace(members[1], state=BrokerState.ENDED)})
         await administration(here.broker).namespaces.delete_with_topics(GONE)
         await until(lambda: str(GONE) not in there.broker.catalog.namespaces())
         assert not here.broker.catalog.documents(DELETIONS)

@@ -10,9 +10,10 @@ import pytest
 
 from penstock.broker.composition.administration import administration
 from penstock.broker.topics.placement import EXPECTED_MAX, EXPECTED_NS, Placement
+from penstock.core.broker_states import BrokerState
 from penstock.core.clock import ManualClock
 from penstock.core.errors import ServedElsewhere, ServiceNotReady, WireCode
-from penstock.core.membership import Member, MemberState, SharedMembership
+from penstock.core.membership import Member, SharedMembership
 from penstock.core.names import TopicName
 from penstock.core.service_urls import Addresses, ServiceUrls
 from penstock.testing.client import Type
@@ -35,14 +36,14 @@ class Record:
 class Cluster:
     """Some brokers and topics, as broker 0 sees them."""
 
-    def __init__(self, *states: MemberState) -> None:
+    def __init__(self, *states: BrokerState) -> None:
         self.membership = SharedMembership(0, lambda _: None)
         self.clock = ManualClock()
         self.records: dict[str, Record] = {}
         self.set(*states)
         self.placement = self.started()
 
-    def set(self, *states: MemberState) -> None:
+    def set(self, *states: BrokerState) -> None:
         self.membership.update({number: Member(number, state, at(number)) for number, state in enumerate(states)})
 
     def started(self) -> Placement:
@@ -68,7 +69,7 @@ def topic(local: str, domain: str = "persistent") -> TopicName:
     return TopicName.parse(f"{domain}://public/default/{local}")
 
 
-READY, STARTING, DEAD = MemberState.READY, MemberState.STARTING, MemberState.DEAD
+READY, STARTING, DEAD = BrokerState.READY, BrokerState.STARTING, BrokerState.ENDED
 
 
 def test_new_topics_are_spread_evenly_although_none_of_them_is_created_yet() -> None:
@@ -115,18 +116,18 @@ def test_a_topic_is_where_its_record_says_whoever_has_fewer() -> None:
     cluster.placement.check_ours(topic("new"))  # It may be created here.
 
 
-def test_the_broker_of_a_topic_is_named_while_it_is_started_again_and_not_when_it_is_dead() -> None:
+def test_the_broker_of_a_topic_is_named_while_it_is_started_again_and_not_when_it_has_ended() -> None:
     cluster = Cluster(READY, STARTING)
     cluster.create(f"{NS}/a", 1)
     assert cluster.placement.addresses(topic("a")) == at(1)
     cluster.set(READY, DEAD)
-    with pytest.raises(ServiceNotReady, match=f"broker 1, which serves {NS}/a, is down"):
+    with pytest.raises(ServiceNotReady, match=f"broker 1, which serves {NS}/a, is ended"):
         cluster.placement.addresses(topic("a"))
     assert cluster.placement.addresses(topic("new")) == at(0)
 
 
 def test_a_system_topic_moves_at_once_when_its_broker_is_lost_and_only_then() -> None:
-    ready, starting = MemberState.READY, MemberState.STARTING
+    ready, starting = BrokerState.READY, BrokerState.STARTING
     cluster = Cluster(*[ready] * 4)
     usage = TopicName.parse("non-persistent://pulsar/system/resource-usage")
     owner = cluster.placement.owner(usage)

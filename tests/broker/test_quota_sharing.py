@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.broker.composition.administration import administration
+from penstock.core.broker_states import BrokerState
 from penstock.core.errors import PenstockError
-from penstock.core.membership import Member, MemberState, SharedMembership
+from penstock.core.membership import Member, SharedMembership
 from penstock.core.names import NamespaceName, TopicName
 from penstock.core.units import NS_PER_S
 from penstock.core.usage_report import Covered, UsageReport
@@ -186,7 +187,7 @@ async def test_a_broker_that_is_lost_leaves_its_share_at_once_and_the_topic_move
     other = two.harnesses[1 - owner]
     membership = other.broker.membership
     assert isinstance(membership, SharedMembership)
-    lost = Member(owner, MemberState.STARTING, membership.members[owner].addresses)
+    lost = Member(owner, BrokerState.STARTING, membership.members[owner].addresses)
     membership.update({**membership.members, owner: lost})
     await until(lambda: two.share(1 - owner) == QUOTA)
     await until(lambda: other.broker.topics.get(USAGE) is not None)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from penstock.broker.changes import Changes
+from penstock.core.broker_states import BrokerState
 from penstock.core.errors import (
     ConfigurationError,
     DataDirectoryLocked,
@@ -27,7 +28,7 @@ from penstock.core.errors import (
     ServiceNotReady,
     TopicNotFound,
 )
-from penstock.core.membership import Member, MemberState
+from penstock.core.membership import Member
 from penstock.core.service_urls import Addresses, ServiceUrls
 from penstock.core.units import NS_PER_MS
 from penstock.net.metadata_link import follow, serve
@@ -305,7 +306,7 @@ async def test_brokers_are_told_who_there_is_now_and_when_that_changes() -> None
         first, second = world.brokers
         heard: list[object] = []
         first.follower.membership.listen(lambda: heard.append(dict(first.follower.membership.members)))
-        both = [Member(0, MemberState.READY, HERE), Member(1, MemberState.STARTING)]
+        both = [Member(0, BrokerState.READY, HERE), Member(1, BrokerState.STARTING)]
 
         world.writer.set_members(both)
         await world.loop.quiet()

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.core.membership import Member, MemberState, SharedMembership, alone, ready
+from penstock.core.broker_states import BrokerState
+from penstock.core.membership import Member, SharedMembership, alone, ready
 from penstock.core.service_urls import Addresses, ServiceUrls
 
 if TYPE_CHECKING:
@@ -16,11 +17,11 @@ HERE = Addresses(service=ServiceUrls("pulsar://127.0.0.1:6650", None), web=Servi
 
 def test_a_broker_that_is_alone_serves_once_it_has_announced_its_addresses() -> None:
     membership: Membership = alone()
-    assert membership.members == {0: Member(0, MemberState.STARTING)}
+    assert membership.members == {0: Member(0, BrokerState.STARTING)}
 
     membership.announce(HERE)
 
-    assert membership.members == {0: Member(0, MemberState.READY, HERE)}
+    assert membership.members == {0: Member(0, BrokerState.READY, HERE)}
 
 
 def test_listeners_are_called_for_changes_only() -> None:
@@ -30,7 +31,7 @@ def test_listeners_are_called_for_changes_only() -> None:
 
     membership.announce(HERE)
     assert heard == []
-    membership.update({0: ready(0, HERE), 1: Member(1, MemberState.STARTING)})
-    membership.update({0: ready(0, HERE), 1: Member(1, MemberState.STARTING)})
+    membership.update({0: ready(0, HERE), 1: Member(1, BrokerState.STARTING)})
+    membership.update({0: ready(0, HERE), 1: Member(1, BrokerState.STARTING)})
 
-    assert heard == [{0: ready(0, HERE), 1: Member(1, MemberState.STARTING)}]
+    assert heard == [{0: ready(0, HERE), 1: Member(1, BrokerState.STARTING)}]

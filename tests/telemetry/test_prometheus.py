@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.broker.health import Health
+from penstock.core.broker_states import BrokerState
+from penstock.core.membership import Member
 from penstock.governance.permit_types import Permit, PermitLimits
 from penstock.governance.permits import PermitQueue
 from penstock.stats.disk_space import DiskUse
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 DISK = DiskUse(size=1_000, free=70)
 FULL = replace(
     IDLE,
+    brokers=(Member(0, BrokerState.READY), Member(1, BrokerState.SUSPECT)),
     topics=(TOPIC,),
     resource_groups=(GROUP,),
     sharing=SHARING,

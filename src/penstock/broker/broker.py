@@ -37,6 +37,7 @@ from penstock.broker.publishing.groups import Groups
 from penstock.broker.publishing.publish import PublishServices
 from penstock.broker.publishing.rates import Rates
 from penstock.broker.records.recorder import Recorder, RecorderParts
+from penstock.broker.renewals import STALLED_NS, Renewals
 from penstock.broker.schemas.schema_registry import SchemaRegistry
 from penstock.broker.stats.message_rates import MessageRates
 from penstock.broker.subscriptions.cursor_saves import CursorSaves
@@ -64,8 +65,9 @@ from penstock.broker.topics.topic import Topic, TopicServices
 from penstock.broker.topics.topic_index import TopicIndex
 from penstock.broker.topics.topic_life import TopicLife
 from penstock.broker.topics.topic_states import TopicStates
+from penstock.core.broker_states import BrokerState
 from penstock.core.errors import MetadataFailed, NoRoom, ServiceNotReady, StorageReadOnly
-from penstock.core.membership import MemberState, alone
+from penstock.core.membership import alone
 from penstock.core.service_urls import Addresses
 from penstock.governance.command_memory import CommandMemory
 from penstock.governance.memory_row import MemoryRow
@@ -218,6 +220,7 @@ class Broker:
         drop_unknown_ledgers(catalog, entry_log)
         name_missing(catalog, entry_log)
         self._healing = self._heals_by(start_again) if start_again is not None else None
+        self.renewals = Renewals(self.membership, self._own_state)
         self._tick_timer = loop.call_later(TICK_S, self._tick)
 
     def _make_namespaces(self) -> None:
@@ -596,19 +599,21 @@ class Broker:
             return Health(ok=False, reason=self.catalog.failed)
         problems = (
             *self.log.problems(),
-            *self._dead_brokers(),
+            *self.renewals.problems(self.clock.monotonic_ns()),
             *self._not_registered(),
             *self.configuration.problems(),
         )
         return Health(ok=True, reason="ok", problems=problems)
 
-    def _dead_brokers(self) -> list[str]:
-        members = self.membership.members.values()
-        return [
-            f"broker {one.number} is down, and its topics with it: its log says why; then restart penstock"
-            for one in members
-            if one.state is MemberState.DEAD
-        ]
+    def _own_state(self) -> BrokerState:
+        if self.stopping:
+            return BrokerState.DRAINING
+        log_health = self.log.health
+        if log_health.read_only is not None or self.catalog.failed is not None:
+            return BrokerState.READ_ONLY
+        if log_health.no_room is not None:
+            return BrokerState.FULL
+        return BrokerState.SUSPECT if self.log.commit_ns > STALLED_NS else BrokerState.READY
 
     def _not_registered(self) -> list[str]:
         problem = self.registry.registration.problem if self.registry is not None else None
@@ -645,6 +650,7 @@ class Broker:
     def _tick(self) -> None:
         self._tick_timer = self.loop.call_later(TICK_S, self._tick)
         now_ns = self.clock.monotonic_ns()
+        self.renewals.tick(now_ns)
         self.sessions.check_alive(now_ns)
         self.connections.evict_slow()
         log_health = self.log.health
@@ -669,6 +675,7 @@ class Broker:
         self.stopping = True
         self.listings.close()
         self._tick_timer.cancel()
+        self.renewals.renew(self.clock.monotonic_ns())  # The last time: it drains from now on.
         if self.throttling is not None:
             self.throttling.stop()
         if self.sharing is not None:

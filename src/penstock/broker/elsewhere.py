@@ -16,7 +16,7 @@ from urllib.parse import quote, quote_plus
 
 from penstock.core.caller import CALLER, BrokerItself
 from penstock.core.errors import NotFound, PenstockError, ServiceNotReady
-from penstock.core.membership import MemberState, alone
+from penstock.core.membership import alone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +59,7 @@ class Elsewhere:
         if self._requests is None:
             return
         members = self._membership.members.values()
-        for number in sorted(one.number for one in members if one.state is MemberState.READY):
+        for number in sorted(one.number for one in members if one.allows.serves):
             if number != self._membership.own:
                 await self._requests.ask(number, method, target, by=self._asker())
 
@@ -73,8 +73,8 @@ class Elsewhere:
             if number == self._membership.own or self._requests is None:
                 continue
             try:
-                if member.state is not MemberState.READY:
-                    raise ServiceNotReady(f"broker {number} does not serve")
+                if not member.allows.serves:
+                    raise ServiceNotReady(f"broker {number} is {member.state.value}")
                 found.append(await self._requests.ask(number, "GET", target, by=self._asker()))
             except NotFound:
                 continue

@@ -12,21 +12,15 @@ All methods and listeners are called on the event loop.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.core.broker_states import ALLOWS, BrokerState
 from penstock.core.service_urls import Addresses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-
-class MemberState(Enum):
-    """Whether a broker serves."""
-
-    STARTING = "starting"  # it recovers its log; its topics are not served yet
-    READY = "ready"
-    DEAD = "dead"  # it ended and was not started again
+    from penstock.core.broker_states import Allows
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +28,14 @@ class Member:
     """One broker of the cluster."""
 
     number: int
-    state: MemberState
+    state: BrokerState
     # As last announced; empty if the broker was never ready.
     addresses: Addresses = field(default_factory=Addresses)
+
+    @property
+    def allows(self) -> Allows:
+        """What its state allows."""
+        return ALLOWS[self.state]
 
 
 class Membership(Protocol):
@@ -53,22 +52,50 @@ class Membership(Protocol):
     def announce(self, addresses: Addresses) -> None:
         """Tell all brokers that this one is ready at these addresses."""
 
+    def renew(self, state: BrokerState, now_ns: int) -> None:
+        """Tell the supervisor that this broker works, and which of the states `SAID` it is in."""
+
+    def age_ns(self, now_ns: int) -> int:
+        """How old `members` may be: since when the supervisor owes an answer to `renew`; 0 if it owes none."""
+
     def listen(self, changed: Callable[[], None]) -> None:
         """Call `changed` after each change of `members`."""
 
 
 class SharedMembership:
-    """Membership that someone else keeps: `update` sets what is known."""
+    """Membership that someone else keeps: `update` sets what is known, `heard` says that it is up to date."""
 
-    def __init__(self, own: int, announce: Callable[[Addresses], None]) -> None:
-        """Args: announce: passes this broker's addresses on, to come back by `update`."""
+    def __init__(
+        self, own: int, announce: Callable[[Addresses], None], renew: Callable[[BrokerState], None] | None = None
+    ) -> None:
+        """Begin with this broker alone.
+
+        Args:
+            own: the number of this broker.
+            announce: passes this broker's addresses on, to come back by `update`.
+            renew: passes on that this broker works, to come back by `heard`; None: nobody wants to know.
+        """
         self.own = own
-        self.members: Mapping[int, Member] = {own: Member(own, MemberState.STARTING)}
+        self._renew = renew
+        self._asked_ns: int | None = None  # when the supervisor was told what it has not answered
+        self.members: Mapping[int, Member] = {own: Member(own, BrokerState.STARTING)}
         self._announce = announce
         self._listeners: list[Callable[[], None]] = []
 
     def announce(self, addresses: Addresses) -> None:
         self._announce(addresses)
+
+    def renew(self, state: BrokerState, now_ns: int) -> None:
+        if self._renew is not None:
+            self._asked_ns = now_ns if self._asked_ns is None else self._asked_ns
+            self._renew(state)
+
+    def heard(self) -> None:
+        """The supervisor has answered: `members` is up to date."""
+        self._asked_ns = None
+
+    def age_ns(self, now_ns: int) -> int:
+        return now_ns - self._asked_ns if self._asked_ns is not None else 0
 
     def listen(self, changed: Callable[[], None]) -> None:
         self._listeners.append(changed)
@@ -139,7 +166,7 @@ class BrokerNames:
     @property
     def names(self) -> frozenset[str]:
         members = self._membership.members.values()
-        return frozenset(broker_name(one.number) for one in members if one.state is MemberState.READY)
+        return frozenset(broker_name(one.number) for one in members if one.allows.serves)
 
     def hear(self, name: str, until_ns: int) -> None:
         """Who began the brokers knows better."""
@@ -186,4 +213,4 @@ def alone(number: int = 0) -> SharedMembership:
 
 def ready(number: int, addresses: Addresses) -> Member:
     """A broker that serves at these addresses."""
-    return Member(number, MemberState.READY, addresses)
+    return Member(number, BrokerState.READY, addresses)

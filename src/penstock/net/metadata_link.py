@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
+    from penstock.core.broker_states import BrokerState
     from penstock.storage.shared_writer import Writer
 
     Send = Callable[[bytes], None]
@@ -67,11 +68,16 @@ class _Link(asyncio.Protocol):
             self._transport.close()
 
 
-async def serve(writer: Writer, sock: socket.socket) -> Callable[[], None]:
-    """Let a broker follow over this socket, which belongs to the link from now on; returns how to end it."""
+async def serve(
+    writer: Writer, sock: socket.socket, renewed: Callable[[BrokerState], None] = lambda _state: None
+) -> Callable[[], None]:
+    """Let a broker follow over this socket, which belongs to the link from now on; returns how to end it.
+
+    `renewed` is called when the broker says that it works, with its state.
+    """
 
     def connected(send: Send) -> tuple[Callable[[bytes], None], Callable[[], None]]:
-        session = writer.connect(send)
+        session = writer.connect(send, renewed)
         return session.receive, partial(writer.disconnect, session)
 
     link = _Link(connected)

@@ -1,32 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a broker that crashed is started again: at once, then after growing pauses; after five crashes a minute, never.
+"""When a broker that crashed is started again: at once, then after longer and longer pauses, without end.
 
+Why without end: what made it crash may end by itself, such as a disk that failed. Nobody has to restart all then.
 Pure: the caller passes the time.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final
 
 from penstock.core.units import NS_PER_S
 
-CRASHES_MAX: Final = 5
-CRASHES_WITHIN_S: Final = 60
-# After the first crash, the second, and so on. Clients of a killed broker are back within two seconds.
-PAUSES_S: Final = (0.0, 0.5, 1.0, 2.0)
+# After the first crash, the second, and so on; the last one is repeated. Clients of a killed broker are back within two
+# seconds. A broker that cannot start uses a processor for a second each time: two percent of one at the end.
+PAUSES_S: Final = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 60.0)
+# From this crash on, the broker counts as crash-looping.
+OFTEN: Final = 5
+# After having served for so long, its crashes are forgotten.
+FORGIVEN_S: Final = 60
 
 
 class Restarts:
-    """The recent crashes of one broker."""
+    """The crashes of one broker since it served for a minute."""
 
     def __init__(self) -> None:
-        self._crashes_ns: deque[int] = deque(maxlen=CRASHES_MAX)
+        self._crashes = 0
+        self._ready_ns: int | None = None  # since when it serves
 
-    def after_crash(self, now_ns: int) -> float | None:
-        """Return how long to wait before the next start, in seconds; None: it stays down."""
-        self._crashes_ns.append(now_ns)
-        while now_ns - self._crashes_ns[0] >= CRASHES_WITHIN_S * NS_PER_S:
-            self._crashes_ns.popleft()
-        count = len(self._crashes_ns)
-        return PAUSES_S[count - 1] if count < CRASHES_MAX else None
+    @property
+    def is_crash_looping(self) -> bool:
+        """Whether it crashed so often that it must not be relied on."""
+        return self._crashes >= OFTEN
+
+    def ready(self, now_ns: int) -> None:
+        """It serves from now on."""
+        self._ready_ns = now_ns
+
+    def pause_after_crash(self, now_ns: int) -> float:
+        """It crashed; returns the pause before the next start, in seconds."""
+        if self._ready_ns is not None and now_ns - self._ready_ns >= FORGIVEN_S * NS_PER_S:
+            self._crashes = 0
+        self._ready_ns = None
+        self._crashes += 1
+        return PAUSES_S[min(self._crashes, len(PAUSES_S)) - 1]

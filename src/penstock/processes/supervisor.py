@@ -8,8 +8,10 @@ Where: `cli.serve` calls `run`. Each broker is a new process (`cli.broker_proces
 - All ports are opened here and inherited. They stay open while a broker is restarted: its clients wait in the kernel,
   and nobody else takes its ports. So do the inboxes by which brokers connect to each other (`peer_socket`).
 - The ready line is printed once all brokers are ready. If one ends before that, all end, with its status.
-- A broker that crashes later is started again (`restarts`); the others are not disturbed. A broker that ended with
-  status 0 was stopped by an administrator and stays down.
+- A broker that crashes later is started again (`restarts`), as often as it crashes; the others are not disturbed. One
+  that does not renew its lease (`lease`) is killed first. A broker that ended with status 0 was stopped by an
+  administrator and stays down.
+- The state of each broker is decided here alone, and told to all brokers.
 - SIGTERM and SIGINT stop all: a broker that has not ended in time is killed. The same signal again kills at once. Every
   wait of a stop has a deadline. SIGHUP is passed on. If this process is killed, the kernel kills the brokers.
 """
@@ -25,10 +27,13 @@ import signal
 import socket
 import sys
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.core.broker_states import ALLOWS, BrokerState
 from penstock.core.errors import ConfigurationError
-from penstock.core.membership import Member, MemberState
+from penstock.core.membership import Member
+from penstock.core.units import NS_PER_S
 from penstock.net.clock import SystemClock
 from penstock.net.metadata_link import serve
 from penstock.net.peer_socket import open_inbox
@@ -36,8 +41,10 @@ from penstock.net.signals import on_signal
 from penstock.processes.end_of_process import end_within
 from penstock.processes.fewer_brokers import leave_out_brokers
 from penstock.processes.handover import READY, Handover, encoded
-from penstock.processes.restarts import CRASHES_MAX, CRASHES_WITHIN_S, Restarts
+from penstock.processes.lease import ELAPSED_NS_MAX, LOOK_EVERY_NS, Lease
+from penstock.processes.restarts import Restarts
 from penstock.processes.sockets import addresses, bound, check_ports, open_sockets
+from penstock.processes.work import Work
 from penstock.storage.directory import BROKERS_MAX, open_data_directory
 from penstock.storage.files import OsFiles
 from penstock.storage.shared_writer import Writer
@@ -118,9 +125,10 @@ class Broker:
     sockets: Sockets
     peers: socket.socket  # leads to its inbox for requests of the others
     peer_clients: socket.socket  # leads to that for others as clients
+    lease: Lease = field(default_factory=Lease)
     restarts: Restarts = field(default_factory=Restarts)
     process: asyncio.subprocess.Process | None = None
-    state: MemberState = MemberState.STARTING
+    work: Work | None = None  # of the process
     status: int = 0  # it ended with
     was_ready: bool = False
 
@@ -155,15 +163,18 @@ class Supervisor:
         self._announced = False
         self._usage_key = secrets.token_bytes(USAGE_KEY_BYTES)
         self._brokers = brokers
+        self._told: list[BrokerState | None] = [None] * len(brokers)
 
     async def run(self) -> int:
         """Start all brokers and keep them running until the stop; returns the exit status."""
         self._tell()
         keepers = [asyncio.ensure_future(self._keep(broker)) for broker in self._brokers]
+        looking = asyncio.ensure_future(self._look())
         try:
             await _first_of(self._stop.asked.wait(), asyncio.wait(keepers))
             await self._end_all(keepers)
         finally:
+            looking.cancel()
             self._kill_all()
         for keeper in keepers:
             if keeper.done():
@@ -190,24 +201,20 @@ class Supervisor:
                 return
             if broker.status == 0:
                 self._stay_down(broker)
-                log.warning(
-                    "broker %d was stopped; its topics are served again after a restart of penstock", broker.number
-                )
                 return
-            pause_s = broker.restarts.after_crash(self._clock.monotonic_ns())
-            if pause_s is None:
-                self._stay_down(broker)
-                log.error(
-                    "broker %d ended %d times within %d s, last with %s; it stays down, and its topics with it: "
-                    "see its lines above, mend the cause, then restart penstock",
-                    broker.number, CRASHES_MAX, CRASHES_WITHIN_S, _said(broker.status),
-                )  # fmt: skip
-                return
-            log.error("broker %d ended with %s; it is started again", broker.number, _said(broker.status))
-            broker.state = MemberState.STARTING
-            self._tell()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.asked.wait(), pause_s)
+            await self._pause(broker)
+
+    async def _pause(self, broker: Broker) -> None:
+        """Wait until a broker that crashed is to be started again."""
+        pause_s = broker.restarts.pause_after_crash(self._clock.monotonic_ns())
+        log.error(
+            "broker %d ended with %s; it is started again%s", broker.number, _said(broker.status),
+            f" in {pause_s:g} s" if pause_s else "",
+        )  # fmt: skip
+        broker.lease.crashed(often=broker.restarts.is_crash_looping)
+        self._tell()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.asked.wait(), pause_s)
 
     async def _run_once(self, broker: Broker) -> int:
         """Start the process and wait until it ends; returns its exit status, or -N for signal N."""
@@ -219,14 +226,16 @@ class Supervisor:
                     # It was no process yet when all were told.
                     broker.process.send_signal(signal.SIGKILL if self._stop.at_once.is_set() else signal.SIGTERM)
                 handover = self._handover(broker, its_metadata)
-            end_link = await serve(self._writer, metadata)
+            broker.work = Work(broker.process.pid)
+            broker.lease.started()
+            end_link = await serve(self._writer, metadata, partial(self._renewed, broker))
             waiting = asyncio.ensure_future(self._await_ready(broker, control, handover))
             try:
                 return await broker.process.wait()
             finally:
                 waiting.cancel()
                 end_link()
-                broker.process = None
+                broker.process = broker.work = None
 
     async def _spawn(
         self, broker: Broker, control: socket.socket, metadata: socket.socket
@@ -245,7 +254,9 @@ class Supervisor:
             await loop.sock_sendall(control, encoded(handover))
             if await loop.sock_recv(control, 1) != READY:
                 return
-            broker.was_ready, broker.state = True, MemberState.READY
+            broker.was_ready = True
+            broker.lease.ready()
+            broker.restarts.ready(self._clock.monotonic_ns())
             self._tell()
 
     def _handover(self, broker: Broker, metadata: socket.socket) -> Handover:
@@ -262,14 +273,49 @@ class Supervisor:
         )
 
     def _stay_down(self, broker: Broker) -> None:
-        broker.state = MemberState.DEAD
+        log.warning("broker %d was stopped; its topics are served again after a restart of penstock", broker.number)
+        broker.lease.ended()
         broker.sockets.close()  # Clients that wait for it are refused, and look their topics up again.
         self._tell()
 
+    # -- leases -------------------------------------------------------------------------------------------------------
+
+    def _renewed(self, broker: Broker, state: BrokerState) -> None:
+        broker.lease.renew(state)
+        self._tell()
+
+    async def _look(self) -> None:
+        """Let the leases' time pass, for ever."""
+        before_ns = self._clock.monotonic_ns()
+        while True:
+            await asyncio.sleep(LOOK_EVERY_NS / NS_PER_S)
+            now_ns = self._clock.monotonic_ns()
+            elapsed_ns, before_ns = min(now_ns - before_ns, ELAPSED_NS_MAX), now_ns
+            for broker in self._running():
+                self._let_pass(broker, elapsed_ns)
+            self._tell()
+
+    def _let_pass(self, broker: Broker, elapsed_ns: int) -> None:
+        assert broker.process is not None
+        assert broker.work is not None
+        lease, before = broker.lease, broker.lease.state
+        lease.pass_time(elapsed_ns, works=lease.is_doubtful and broker.work.goes_on(elapsed_ns))
+        if lease.state is BrokerState.FENCED is not before:
+            log.error("broker %d has not said for too long that it works: it is killed", broker.number)
+            with contextlib.suppress(ProcessLookupError):
+                broker.process.kill()
+
     def _tell(self) -> None:
-        brokers = self._brokers
-        self._writer.set_members(Member(one.number, one.state, self._where[one.number]) for one in brokers)
-        if all(one.was_ready for one in brokers) and not self._announced:
+        """Tell all brokers the state of each, if it has changed."""
+        states: list[BrokerState | None] = [one.lease.state for one in self._brokers]
+        if states == self._told:
+            return
+        for broker, before in zip(self._brokers, self._told, strict=True):
+            if broker.lease.state is not before and ALLOWS[broker.lease.state].problem is not None:
+                log.warning("broker %d %s", broker.number, ALLOWS[broker.lease.state].problem)
+        self._told = states
+        self._writer.set_members(Member(one.number, one.lease.state, self._where[one.number]) for one in self._brokers)
+        if all(one.was_ready for one in self._brokers) and not self._announced:
             self._announced = True
             self._print_ready_line()
 

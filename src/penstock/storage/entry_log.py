@@ -403,6 +403,11 @@ class EntryLog:
             no_room=self._maintenance.no_room,
         )
 
+    @property
+    def commit_ns(self) -> int:
+        """How long the current commit has taken so far; 0 if there is none."""
+        return self._journal.stalled_ns()
+
     def troubles(self) -> list[UnreadableSegment]:
         """Return segments whose last read failed; their entries are not lost."""
         return self._troubles.now()

@@ -9,9 +9,11 @@ A message is a JSON array behind its length (4 bytes, big-endian). Its first ele
     ["commit", [[session, id, rows, error], …]]      changes in order, of all sessions; rows or error is null
     ["failed", reason]                               the file failed: no change will succeed any more
     ["members", [member, …]]                         the brokers of the cluster
+    ["renewed"]                                      the answer to "renew": all members were sent before
 
     from a broker
     ["change", id, name, field, …]                   a change of `shared_changes`
+    ["renew", state]                                 it works, and is in this state; its lease is renewed
 
 Why JSON: nearly all of it is JSON already, in the records. Where: `Writer` and `Follower` send and receive these; `net`
 moves the bytes over a socket pair that the two inherit.
@@ -23,6 +25,7 @@ import json
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.core.broker_states import BrokerState
 from penstock.core.errors import (
     ChangedMeanwhile,
     MetadataFailed,
@@ -31,7 +34,7 @@ from penstock.core.errors import (
     PenstockError,
     TopicNotFound,
 )
-from penstock.core.membership import Member, MemberState
+from penstock.core.membership import Member
 from penstock.core.service_urls import Addresses, ServiceUrls
 from penstock.storage.catalog_rows import NOTHING, TopicRecord
 from penstock.storage.shared_changes import CHANGES
@@ -129,7 +132,7 @@ def member_of(
 ) -> Member:
     named = {name: ServiceUrls(*urls) for name, urls in listeners.items()}
     addresses = Addresses(service=ServiceUrls(*service), web=ServiceUrls(*web), listeners=named)
-    return Member(number, MemberState(state), addresses)
+    return Member(number, BrokerState(state), addresses)
 
 
 def _urls_fields(urls: ServiceUrls) -> list[str | None]:

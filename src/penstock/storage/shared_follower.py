@@ -21,6 +21,7 @@ from penstock.storage.shared_view import SharedView
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from penstock.core.broker_states import BrokerState
     from penstock.storage.metadata import Done
     from penstock.storage.shared_changes import SharedChange
     from penstock.storage.shared_view import Row
@@ -41,7 +42,7 @@ class Follower:
         self.loaded = False  # whether the snapshot is complete
         self.failed: str | None = None  # why changes are refused
         # The supervisor has opened the ports of all brokers, so there is nothing to announce.
-        self.membership = SharedMembership(broker, lambda _addresses: None)
+        self.membership = SharedMembership(broker, lambda _addresses: None, self._renew)
         self._send = send
         self._changed = changed
         self._messages = Messages()
@@ -79,6 +80,8 @@ class Follower:
                 case "members":
                     members = [member_of(*one) for one in fields[0]]
                     self.membership.update({member.number: member for member in members})
+                case "renewed":
+                    self.membership.heard()
                 case "failed":
                     self.failed = fields[0]
                     self._changed()
@@ -98,6 +101,10 @@ class Follower:
     def close(self) -> None:
         """Refuse changes. What was submitted is stored by the writer; nobody waits for that any more."""
         self.end("the catalog is closed: penstock is stopping")
+
+    def _renew(self, state: BrokerState) -> None:
+        if not self._ended:
+            self._send(encoded("renew", state.value))
 
     def _committed(self, session: int, number: int, rows: list[Any] | None, error: list[str] | None) -> None:
         changed = rows_of(rows) if rows is not None else []

@@ -18,6 +18,7 @@ from __future__ import annotations
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.core.broker_states import BrokerState
 from penstock.storage.shared_channel import (
     Messages,
     change_of,
@@ -41,22 +42,32 @@ if TYPE_CHECKING:
 
 # Rows of a snapshot in one message: some hundred kilobytes, which a broker decodes in a few milliseconds.
 ROWS_PER_MESSAGE: Final = 1_000
+_RENEWED: Final = encoded("renewed")
 
 
 class Session:
     """The writer's end of one connection. Made by `Writer.connect`."""
 
-    def __init__(self, number: int, send: Send, submit: Callable[[int, list[Any]], None]) -> None:
+    def __init__(
+        self, number: int, send: Send, submit: Callable[[int, list[Any]], None], renewed: Callable[[BrokerState], None]
+    ) -> None:
         self.number = number
         self.send = send
         self._submit = submit
+        self._renewed = renewed
         self._messages = Messages()
 
     def receive(self, data: bytes) -> None:
         """Take bytes that the broker has sent."""
         for kind, *fields in self._messages.receive(data):
-            assert kind == "change", kind
-            self._submit(self.number, fields)
+            match kind:
+                case "change":
+                    self._submit(self.number, fields)
+                case "renew":
+                    self._renewed(BrokerState(fields[0]))
+                    self.send(_RENEWED)
+                case _:
+                    raise AssertionError(kind)
 
 
 class Writer:
@@ -105,9 +116,14 @@ class Writer:
         """Commit what was received, then close the file. Blocks."""
         self._store.close()
 
-    def connect(self, send: Send) -> Session:
-        """Begin a connection to a broker; `send` passes bytes to it. The broker is sent a snapshot, then follows."""
-        session = Session(next(self._numbers), send, self._submit)
+    def connect(self, send: Send, renewed: Callable[[BrokerState], None] = lambda _state: None) -> Session:
+        """Begin a connection to a broker. The broker is sent a snapshot, then follows.
+
+        Args:
+            send: passes bytes to it.
+            renewed: called when the broker says that it works, with its state.
+        """
+        session = Session(next(self._numbers), send, self._submit, renewed)
         if not self._waiting:
             self._store.read_all(self._send_snapshot, self._end_snapshot)
         self._waiting[session.number] = session

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.core.membership import broker_name
 from penstock.core.units import NS_PER_S
 from penstock.telemetry.common_instruments import (
     CONNECTION_INSTRUMENTS,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         SubscriptionSnapshot,
         TopicSnapshot,
     )
+    from penstock.core.membership import Member
     from penstock.net.topic_list_limiter import TopicListSnapshot
     from penstock.stats.disk_space import DiskUse
 
@@ -54,6 +56,11 @@ LISTINGS: Final[Scope[BrokerSnapshot, TopicListSnapshot]] = Scope(
 
 DISK: Final[Scope[BrokerSnapshot, DiskUse]] = Scope(
     (), lambda snapshot: [((), snapshot.disk)] if snapshot.disk is not None else [], optional=True
+)
+
+BROKERS: Final[Scope[BrokerSnapshot, Member]] = Scope(
+    ("broker", "state"),
+    lambda snapshot: (((broker_name(one.number), one.state.value), one) for one in snapshot.brokers),
 )
 
 NAMESPACE: Final[Scope[BrokerSnapshot, int]] = Scope(
@@ -245,6 +252,12 @@ INSTRUMENTS: Final[tuple[Instrument[BrokerSnapshot, Any], ...]] = (
     *GROUP_INSTRUMENTS,
     # Quotas that are shared with other brokers
     *SHARING_INSTRUMENTS,
+    # All brokers, as the supervisor of several sees them
+    Instrument("penstock_broker_state", "gauge", "", BROKERS, lambda _: 1,
+               "The present state of each broker of the cluster, as a label; the value is always 1"),
+    Instrument("penstock_broker_state_age_seconds", "gauge", "seconds", PROCESS,
+               lambda s: s.brokers_age_ns / NS_PER_S,
+               "How old these states may be, because the supervisor has not answered since; 0 if it has"),
     # Registration in ZooKeeper, with membershipUrl
     *REGISTRATION_INSTRUMENTS,
     # Each subscription

@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.core.errors import NotAllowed, NotFound, ServiceNotReady
-from penstock.core.membership import MemberState
 from penstock.core.names import NamespaceName
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ class Service:
 
     def _ready(self) -> dict[int, Addresses]:
         members = self._membership.members.values()
-        others = {one.number: one.addresses for one in members if one.state is MemberState.READY}
+        others = {one.number: one.addresses for one in members if one.allows.serves}
         return {**others, self._membership.own: self._addresses}
 
     def owned_namespaces(self, cluster: str, broker_id: str) -> Json:

@@ -171,6 +171,7 @@ def administration(broker: Broker, *, for_peers: bool = False) -> Administration
             started_at_ms=broker.started_at_ms,
             stopping=lambda: broker.stopping,
             health=lambda: broker.health,
+            membership=broker.membership,
             topics=broker.topics,
             lookups=broker.lookups,
             clients=broker.sessions,

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.broker.topics.shared_listings import SharedListings
     from penstock.broker.topics.topic import Topic
     from penstock.core.clock import Clock
+    from penstock.core.membership import Member, Membership
     from penstock.governance.delayed_memory import DelayedMemory
     from penstock.groups.adaptive_throttling import AdaptiveThrottling
     from penstock.net.listener import Connections
@@ -128,6 +129,8 @@ class BrokerSnapshot(ServerSnapshot):
     disk: DiskUse | None = None  # None: not measured
     tail_cache: MemoryUse
     delayed_index: MemoryUse = NOTHING
+    brokers: tuple[Member, ...] = ()  # of the cluster, as the supervisor said last
+    brokers_age_ns: int = 0
 
     def memory(self) -> Iterator[tuple[str, MemoryUse]]:
         """See `ServerSnapshot`."""
@@ -160,6 +163,7 @@ class Snapshots(Taking[BrokerSnapshot]):
         started_at_ms: int,
         stopping: Callable[[], bool],
         health: Callable[[], Health],
+        membership: Membership,
         topics: TopicDirectory,
         lookups: ConcurrencyLimit,
         clients: Collection[Client],
@@ -182,6 +186,7 @@ class Snapshots(Taking[BrokerSnapshot]):
         self._started_at_ms = started_at_ms
         self._stopping = stopping
         self._health = health
+        self._membership = membership
         self._topics = topics
         self._lookups = lookups
         self._clients = clients
@@ -214,6 +219,8 @@ class Snapshots(Taking[BrokerSnapshot]):
             taken_at_ms=self._clock.wall_ms(),
             stopping=self._stopping(),
             health=self._health(),
+            brokers=tuple(self._membership.members.values()),
+            brokers_age_ns=self._membership.age_ns(now_ns),
             connections_accepted=connections.accepted,
             connections_open=len(connections),
             lookups_pending=self._lookups.inside,

@@ -16,7 +16,6 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.membership import MemberState
 from penstock.storage.shared_view import DELETIONS
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class NamespaceDeletions:
         """Whether another broker is deleting it, and serves."""
         number = self._catalog.documents(DELETIONS).get(namespace, {}).get(_BROKER)
         member = self._membership.members.get(number) if number is not None else None
-        return member is not None and number != self._membership.own and member.state is MemberState.READY
+        return member is not None and number != self._membership.own and member.allows.serves
 
     def forget_last_run(self) -> None:
         """Remove what the last run of this broker has noted, and brokers that are left out by now."""

@@ -5,17 +5,19 @@ A persistent topic is served by the broker that its record names, because its me
 stays there until the broker is left out of a start (`processes.removal`). A topic that does not exist yet is
 placed when it is looked up or created:
 
-- on the ready broker with the fewest topics; among equals, the hash of the name decides. Names that were looked up and
-  not created yet count for a while, and are answered with the same broker again.
-- the partitions of a topic on the ready brokers in turn, beginning with one that the hash of the topic's name gives.
+- on the broker with the fewest topics, of those that take new ones (`core.broker_states`); among equals, the hash of
+  the name decides. Names that were looked up and not created yet count for a while, and are answered with the same
+  broker again.
+- the partitions of a topic on such brokers in turn, beginning with one that the hash of the topic's name gives.
 - partition i of a topic of records on broker i, which writes it.
 
 Whichever broker then gets the first producer or consumer creates the topic for itself. If two brokers do, the catalog
 takes the first, and clients of the other look the topic up again.
 
-Non-persistent topics have no record: the hash of the name chooses one of the brokers that are not dead. All brokers
-choose the same one, since the supervisor tells them all who is dead. A system topic is chosen among the brokers that
-serve: nobody's clients wait for it, and brokers that report over it must not wait for one that recovers its log.
+Non-persistent topics have no record: the hash of the name chooses one of the brokers that lookups may name. All
+brokers choose the same one, since the supervisor tells them all the state of each. A system topic is chosen among the
+brokers that serve: nobody's clients wait for it, and brokers that report over it must not wait for one that recovers
+its log.
 
 Where: lookups ask for the owner, the directory checks that a topic is this broker's, and `partitions` places what it
 creates.
@@ -28,7 +30,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from penstock.core.errors import ServedElsewhere, ServiceNotReady
-from penstock.core.membership import MemberState
 from penstock.core.names import parent_text
 from penstock.core.system_topics import is_record_topic
 from penstock.core.units import NS_PER_S
@@ -36,6 +37,7 @@ from penstock.core.units import NS_PER_S
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    from penstock.core.broker_states import Allows
     from penstock.core.clock import Clock
     from penstock.core.membership import Membership
     from penstock.core.names import TopicName
@@ -113,8 +115,8 @@ class Placement:
         """Return the number of the broker that serves the topic; None for a persistent one that does not exist."""
         if not name.is_persistent:
             if str(name).startswith(_MOVES_AT_ONCE):
-                return max(self._ready(), key=lambda number: _hash(f"{name} {number}"))
-            return in_turn(name, self._not_dead())
+                return max(self._serving(), key=lambda number: _hash(f"{name} {number}"))
+            return in_turn(name, self._found())
         record = self._record(str(name))
         return record.broker if record is not None else None
 
@@ -130,14 +132,17 @@ class Placement:
         instead of asking all others again and again.
 
         Raises:
-            ServiceNotReady: that broker is dead.
+            ServiceNotReady: that broker is not being started.
         """
         number = self.owner(name)
         if number == self.own:
             return self._addresses
         member = self._membership.members.get(number)
-        if member is None or member.state is MemberState.DEAD:
-            raise ServiceNotReady(f"broker {number}, which serves {name}, is down: its log says why; try again later")
+        if member is None or not member.allows.lookups:
+            state = member.state.value if member is not None else "not there"
+            raise ServiceNotReady(
+                f"broker {number}, which serves {name}, is {state}: its log says why; try again later"
+            )
         return member.addresses
 
     def check_ours(self, name: TopicName) -> None:
@@ -156,7 +161,7 @@ class Placement:
         """Return the number of the broker for a new persistent topic."""
         if name.partition in self._membership.members and is_record_topic(str(name)):
             return name.partition  # Each broker writes its own.
-        ready = self._ready()
+        ready = self._taking()
         if len(ready) == 1:
             return ready[0]
         if name.partition >= 0:
@@ -192,14 +197,21 @@ class Placement:
         fewest = min(counts[number] for number in ready)
         return [number for number in ready if counts[number] == fewest]
 
-    def _ready(self) -> list[int]:
-        """The brokers that serve; this one if no other does."""
-        members = self._membership.members.values()
-        return sorted(one.number for one in members if one.state is MemberState.READY) or [self.own]
+    def _taking(self) -> list[int]:
+        """The brokers that take new topics; this one if no other does."""
+        return self._allowed(lambda allows: allows.new_topics)
 
-    def _not_dead(self) -> list[int]:
+    def _serving(self) -> list[int]:
+        """The brokers that serve; this one if no other does."""
+        return self._allowed(lambda allows: allows.serves)
+
+    def _found(self) -> list[int]:
+        """The brokers that clients are sent to; this one if there is none."""
+        return self._allowed(lambda allows: allows.lookups)
+
+    def _allowed(self, wanted: Callable[[Allows], bool]) -> list[int]:
         members = self._membership.members.values()
-        return sorted(one.number for one in members if one.state is not MemberState.DEAD) or [self.own]
+        return sorted(one.number for one in members if wanted(one.allows)) or [self.own]
 
 
 def in_turn(name: TopicName, among: Sequence[int]) -> int:
