@@ -117,7 +117,7 @@ async def test_a_dispatch_rate_is_explained(harness: Harness) -> None:
     assert "raise dispatchRate" in found["liftedBy"]
 
 
-async def test_a_backlog_quota_is_explained(harness: Harness) -> None:
+async def test_a_backlog_quota_that_would_refuse_a_producer_slows_nobody_who_publishes(harness: Harness) -> None:
     client = await Client.producing(harness.port)
     await client.request(
         Type.SUBSCRIBE, Type.SUCCESS, topic=TOPIC, subscription="s", consumer_id=0, subType=0, initialPosition=1
@@ -126,8 +126,9 @@ async def test_a_backlog_quota_is_explained(harness: Harness) -> None:
     await until(lambda: topic_of(harness).last_entry_id == 9)
     quota = {"limitSize": 50, "policy": "producer_request_hold"}
     await harness.broker.policies.set_namespace_quota("public/default", "destination_storage", quota)
-    (found,) = await findings(harness)
-    assert (found["reason"], found["numbers"]["backlog_bytes_max"]) == ("backlog-quota", 50)
+    found = (await findings(harness))[-1]
+    assert (found["reason"], found["effect"]) == ("would-refuse-producers", "would-refuse")
+    assert found["numbers"]["backlog_bytes_max"] == 50
     assert found["numbers"]["backlog_bytes"] > 1_000
 
 
@@ -138,6 +139,10 @@ async def test_unacknowledged_messages_are_explained(harness: Harness) -> None:
     await producer.receipts(50)
     await Client.consuming(harness.port)
     await until(lambda: topic_of(harness).subscriptions["s"].blocked)
+    assert await findings(harness) == [], "no more messages wait"
+    producer.publish(b"", first=50)
+    await producer.receipts(1)
+    await turns()
     found = (await findings(harness))[0]
     assert found["reason"] == "unacked-messages"
     assert found["numbers"]["unacked_max"] == 10

@@ -100,11 +100,13 @@ class TenantInfo(Model):
 
 
 class Finding(Model):
-    """One limit that slows a producer or a subscription now."""
+    """One hold: what slows a producer or a subscription now."""
 
     what: str
     limit: str
     reason: str
+    # slows; waits, as its clients have asked; or would-refuse: nobody is slowed, but a new client would be refused
+    effect: str = "slows"
     for_ms: Long | None = Field(None, alias="forMs")
     numbers: dict[str, Number] = {}
     lifted_by: str = Field(alias="liftedBy")

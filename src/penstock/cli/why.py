@@ -26,6 +26,8 @@ _URL: Final = "http://127.0.0.1:8080"
 _TOKEN: Final = "PENSTOCK_TOKEN"  # noqa: S105 - the name of a variable
 _TIMEOUT_S: Final = 60
 _NOT_FOUND: Final = 404
+# Of a finding, by its effect; older brokers do not say it.
+_VERBS: Final = {"slows": "by", "waits": "waits", "would-refuse": "but"}
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -75,15 +77,15 @@ def lines(answer: Json) -> Iterator[str]:
 
 def _lines(answer: Json) -> Iterator[str]:
     looked = f"{answer['producers']} producers, {answer['subscriptions']} subscriptions"
-    if not answer["findings"]:
+    if answer.get("slowed", answer["findings"]):
+        yield f"{answer['of']} is slowed ({looked}):"
+    else:
         yield f"{answer['of']}: nothing slows it now ({looked})"
-        return
-    yield f"{answer['of']} is slowed ({looked}):"
     for found in answer["findings"]:
         since = f", for {found['forMs'] / 1_000:,.1f} s" if found["forMs"] is not None else ""
         numbers = ", ".join(f"{name} {value:,.12g}" for name, value in found["numbers"].items())
         yield f"- {found['what']}"
-        yield f"    by       {found['limit']} ({found['reason']}){since}"
+        yield f"    {_VERBS[found.get('effect', 'slows')]:8} {found['limit']} ({found['reason']}){since}"
         if numbers:
             yield f"    numbers  {numbers}"
         yield f"    lifted   {found['liftedBy']}"

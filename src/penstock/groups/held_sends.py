@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.governance.holds import Episode
 from penstock.governance.resource_group import Amount
 from penstock.wire.batch_counts import counts_in
 from penstock.wire.events import PublishRun
@@ -44,12 +45,11 @@ class _HeldRun(NamedTuple):
 class HeldProducer:
     """A producer that waits, with its held SENDs. It may have none: then it waits for its connection to be read."""
 
-    __slots__ = ("_next_row", "_runs", "after", "amount", "line", "of", "producer", "rows", "since_ns")
+    __slots__ = ("_next_row", "_runs", "after", "amount", "line", "of", "producer", "rows")
 
-    def __init__(self, of: HeldSends, producer: LimitedProducer, now_ns: int) -> None:
+    def __init__(self, of: HeldSends, producer: LimitedProducer) -> None:
         self.of = of
         self.producer = producer
-        self.since_ns = now_ns
         self.line: GroupPublish | None = None  # in which it waits
         self.rows = 0
         self.amount = Amount()
@@ -122,6 +122,8 @@ class HeldProducer:
     def join(self, line: GroupPublish) -> None:
         """Wait in the line of a group."""
         self.line = line
+        if self.producer.waits is not None:
+            self.producer.waits.of = line
         self._tell_meter(self.amount.messages, self.amount.bytes)
         line.add(self)
 
@@ -232,7 +234,7 @@ class HeldSends:
         for producer_id, rows in waiting.items():
             held = self._producers.get(producer_id)
             if held is None:
-                held = self._producers[producer_id] = HeldProducer(self, limited[producer_id], self.now_ns())
+                held = self._producers[producer_id] = HeldProducer(self, limited[producer_id])
                 self._begin_to_wait(held)
             if holds or held.rows:
                 part = self.pick(run, rows)
@@ -249,7 +251,7 @@ class HeldSends:
         Otherwise the first SENDs of each new connection would pass.
         """
         if self._memory.full and blocker(producer.topic, self.now_ns()) is not None:
-            held = self._producers[producer.producer_id] = HeldProducer(self, producer, self.now_ns())
+            held = self._producers[producer.producer_id] = HeldProducer(self, producer)
             self._begin_to_wait(held)
             self._mute_if_full(at_once=True)
 
@@ -279,6 +281,11 @@ class HeldSends:
         return waiting
 
     def _begin_to_wait(self, held: HeldProducer) -> None:
+        producer, now_ns, passed = held.producer, self.now_ns(), held.producer.messages_in
+        if producer.waits is None:
+            producer.waits = Episode(now_ns, passed, passed)
+        else:
+            producer.waits.begin(now_ns, passed, passed)
         self._line_up(held)
         if held.line is not None:
             held.line.throttled += 1
@@ -290,6 +297,8 @@ class HeldSends:
         """A producer has had its turn: it waits again, or is done."""
         if not held.rows:
             self._producers.pop(held.producer.producer_id, None)
+            if held.producer.waits is not None:
+                held.producer.waits.end(self.now_ns())
             after, held.after = held.after, []
             for one in after:
                 one()

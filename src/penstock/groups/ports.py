@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.core.names import TopicName
+    from penstock.governance.holds import Episode
     from penstock.governance.resource_group import Amount
     from penstock.groups.adaptive_publish import AdaptivePublish, AdaptiveTopic
     from penstock.groups.group import Group
@@ -33,6 +34,8 @@ class LimitedTopic(Protocol):
 
 class LimitedProducer(Protocol):
     """A producer whose SENDs may be held."""
+
+    waits: Episode[GroupPublish] | None  # None until it waits for the first time
 
     @property
     def producer_id(self) -> int: ...

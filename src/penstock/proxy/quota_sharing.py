@@ -128,6 +128,11 @@ class ProxySharing:
         return self._running.exchange.others(group_id(group)) if self._running is not None else {}
 
     @property
+    def problem(self) -> str | None:
+        """Proxies have no registry."""
+        return None
+
+    @property
     def members(self) -> int:
         """How many proxies share quotas now; 0 while there is nothing to share."""
         return len(self.names.names) if self._running is not None else 0

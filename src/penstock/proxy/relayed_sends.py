@@ -24,6 +24,7 @@ from penstock.wire.relayed import pick_frames
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from penstock.governance.holds import Episode
     from penstock.governance.memory_pool import Lease
     from penstock.groups.group import Group
     from penstock.groups.group_publish import GroupPublish
@@ -80,7 +81,7 @@ class RelayedTopic:
 class RelayedProducer:
     """A producer of a client, as far as the proxy must know it."""
 
-    __slots__ = ("bytes_in", "charged_bytes", "messages_in", "producer_id", "topic")
+    __slots__ = ("bytes_in", "charged_bytes", "messages_in", "producer_id", "topic", "waits")
 
     def __init__(self, producer_id: int, topic: RelayedTopic, charged_bytes: int) -> None:
         self.producer_id = producer_id
@@ -88,6 +89,7 @@ class RelayedProducer:
         self.charged_bytes = charged_bytes
         self.messages_in = 0
         self.bytes_in = 0
+        self.waits: Episode[GroupPublish] | None = None
 
 
 class RelayedSends:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from penstock.admin.access import Needs
     from penstock.admin.gateway import Gateway
     from penstock.broker.administration.administration import Administration
-    from penstock.broker.stats.why import Json, Why
+    from penstock.broker.stats.why import Why
+    from penstock.stats.findings import Json
 
 
 WHY: Final = "/admin/v3/why"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.broker.policies.ports import SubscriptionPort
     from penstock.broker.policies.retention import Retention
     from penstock.core.clock import Clock
+    from penstock.core.errors import PenstockError
 
 T = TypeVar("T", bound=TopicPort)
 
@@ -143,13 +144,20 @@ class Quotas(Generic[T]):
 
     async def check_producer(self, topic: TopicPort) -> None:
         """Check the backlog quotas before a producer is added. Raises BacklogQuotaHold or BacklogQuotaExceeded."""
+        refusal = await self.refusal(topic)
+        if refusal is not None:
+            raise refusal
+
+    async def refusal(self, topic: TopicPort) -> PenstockError | None:
+        """The error that a new producer would get; None if it would be added."""
         if not self.concerns(topic):
-            return
+            return None
         size, age = topic.policies.backlog_quota
         if size.limit > 0 and size.policy != EVICTION and await self.backlog_bytes(topic) > size.limit:
-            _refuse(size)
+            return _refusal(size)
         if age.limit > 0 and age.policy != EVICTION and await self.backlog_age_s(topic) > age.limit:
-            _refuse(age)
+            return _refusal(age)
+        return None
 
     # -- maximum number of producers
 
@@ -189,8 +197,8 @@ def _host(address: str) -> str:
     return address.rpartition(":")[0]
 
 
-def _refuse(quota: BacklogQuota) -> None:
-    raise (BacklogQuotaExceeded if quota.policy == EXCEPTION else BacklogQuotaHold)(REFUSED)
+def _refusal(quota: BacklogQuota) -> PenstockError:
+    return (BacklogQuotaExceeded if quota.policy == EXCEPTION else BacklogQuotaHold)(REFUSED)
 
 
 def _tell_of_eviction(subscription: SubscriptionPort, count: int) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypedDict
 
+from penstock.governance.holds import HoldKind
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -25,7 +27,7 @@ _KEEPS_UP_ENTRIES: Final = 1_000
 class DispatchGate:
     """All limiters of a subscription, and how often each has stopped it."""
 
-    __slots__ = ("_clock", "_limits", "_subscription", "groups", "limiters", "throttled")
+    __slots__ = ("_clock", "_limits", "_subscription", "groups", "held_by", "limiters", "throttled")
 
     def __init__(self, subscription: Subscription, clock: Clock, limits: Callable[[], PolicyDefaults]) -> None:
         self._clock = clock
@@ -33,6 +35,7 @@ class DispatchGate:
         self._subscription = subscription
         self.limiters: tuple[tuple[str, DispatchLimiter], ...] = ()
         self.groups: tuple[GroupDispatch, ...] = ()  # these limit every subscription, also one that has caught up
+        self.held_by: tuple[str, DispatchLimiter | GroupDispatch] | None = None  # that has stopped it last
         # ("msg" or "bytes", "Subscription", "Topic", "Broker" or "Group") -> count
         self.throttled: dict[tuple[str, str], int] = {}
 
@@ -62,8 +65,20 @@ class DispatchGate:
             group.forget(self._subscription)
         return True
 
+    @property
+    def stopped_by(self) -> HoldKind:
+        """Which kind of limit has stopped the subscription last."""
+        return (
+            HoldKind.GROUP_QUOTA if self.held_by is not None and self.held_by[0] == "Group" else HoldKind.DISPATCH_RATE
+        )
+
+    def limits_by(self, limiter: DispatchLimiter | GroupDispatch) -> bool:
+        """Whether a limit is still one of the subscription's."""
+        return any(limiter is one for one in (*(one for _, one in self.limiters), *self.groups))
+
     def _stop(self, kind: str, spent: str, limiter: DispatchLimiter | GroupDispatch, now_ns: int) -> None:
         subscription = self._subscription
+        self.held_by = (kind, limiter)
         if limiter.waits(subscription):
             return
         limiter.wait(subscription, now_ns)

@@ -104,8 +104,6 @@ class WaitingProducer(Protocol):
     """A producer that waits for a resource group, or for a rate of its topic after it has waited for a group."""
 
     amount: Amount  # held
-    since_ns: int
-    line: GroupPublish | None  # of the group that it waits for
 
 
 class HeldSends(Protocol):

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.broker.publishing.ports import ProducerClient, PublishedTopic
+    from penstock.governance.holds import Episode
+    from penstock.groups.group_publish import GroupPublish
 
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -43,6 +45,7 @@ class Producer:
         "topic",
         "topic_epoch",
         "user_provided_name",
+        "waits",
     )
 
     def __init__(
@@ -76,6 +79,7 @@ class Producer:
         self.careful = False
         self.messages_in = 0
         self.bytes_in = 0
+        self.waits: Episode[GroupPublish] | None = None  # for limits; None until it waits for the first time
 
     @property
     def address(self) -> str:

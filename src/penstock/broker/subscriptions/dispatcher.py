@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.governance.holds import HoldKind
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from penstock.broker.subscriptions.consumer import Consumer
     from penstock.broker.subscriptions.key_shared_order import Draining
@@ -40,6 +42,20 @@ class Plan(NamedTuple):
     sends: Sequence[Send]
     reached: int
     in_order: bool = True
+
+
+class HeldConsumer(NamedTuple):
+    """A consumer that cannot be sent entries which wait for it.
+
+    `entries` are those that wait for it alone, 0 if all consumers share what waits. If other consumers hold its keys,
+    `holder` is one of them, and `entry_id` its first unacknowledged entry of such a key.
+    """
+
+    kind: HoldKind
+    consumer: Consumer
+    entries: int = 0
+    holder: Consumer | None = None
+    entry_id: int = 0
 
 
 class Dispatcher:
@@ -96,6 +112,27 @@ class Dispatcher:
     def rows_max(self, ready: list[Consumer]) -> int:
         """Maximum number of entries that these consumers can be sent now."""
         raise NotImplementedError
+
+    # -- holds --------------------------------------------------------------------------------------------------------
+
+    def stopped_by(self) -> HoldKind:
+        """Why no consumer is ready."""
+        return self._hold_of(self.consumers[0])
+
+    def held_consumers(self) -> Iterator[HeldConsumer]:
+        """All consumers, and why each is not ready, after none was."""
+        for consumer in self.consumers:
+            yield HeldConsumer(self._hold_of(consumer), consumer)
+
+    def held_keys(self) -> Iterator[HeldConsumer]:
+        """Consumers of the keys of entries that are set aside, and why each cannot be sent them."""
+        return iter(())
+
+    def _hold_of(self, consumer: Consumer) -> HoldKind:
+        """Why a consumer is not ready."""
+        if consumer.permits <= 0:
+            return HoldKind.QUEUE_FULL if consumer.last_flow_ms else HoldKind.NO_PERMITS
+        return HoldKind.OUTBOUND
 
     # -- plans --------------------------------------------------------------------------------------------------------
 
@@ -192,6 +229,16 @@ class Dispatcher:
     def unacked(self) -> int:
         """Messages delivered and not acknowledged."""
         return 0
+
+    @property
+    def pending(self) -> int:
+        """Entries delivered and not acknowledged, if consumers acknowledge individually."""
+        return 0
+
+    @property
+    def look_ahead(self) -> tuple[int, int]:
+        """Entries that are set aside, and their maximum; 0 where none are."""
+        return 0, 0
 
     @property
     def key_sharing_mode(self) -> str | None:

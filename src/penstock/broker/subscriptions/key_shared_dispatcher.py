@@ -8,9 +8,10 @@ Where: the dispatcher of Key_Shared subscriptions, based on `key_shared` and `ke
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.subscriptions.dispatcher import Plan, Send
+from penstock.broker.subscriptions.dispatcher import HeldConsumer, Plan, Send
 from penstock.broker.subscriptions.key_shared import (
     HashRing,
     RangeHalving,
@@ -24,11 +25,12 @@ from penstock.broker.subscriptions.long_keys import KEYS_BYTES_MAX, KEYS_MAX, LO
 from penstock.broker.subscriptions.replay_reads import ENTRIES_MAX
 from penstock.broker.subscriptions.shared import Shared
 from penstock.core.errors import ConsumerBusy
+from penstock.governance.holds import HoldKind
 from penstock.wire import metadata
 from penstock.wire.plain_keys import plain_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from penstock.broker.subscriptions.consumer import Consumer
     from penstock.broker.subscriptions.key_shared import KeySharing, Selector
@@ -152,6 +154,25 @@ class KeyShared(Shared):
 
     def _look_ahead(self) -> int:
         return min(LOOK_AHEAD_PER_CONSUMER * len(self.consumers), LOOK_AHEAD_MAX)
+
+    @property
+    def look_ahead(self) -> tuple[int, int]:
+        return len(self.order), self._look_ahead()
+
+    def held_keys(self) -> Iterator[HeldConsumer]:
+        """Consumers of the keys of entries that are set aside, and why each cannot be sent them.
+
+        Budget: 1 µs per key, and 0.1 µs per entry that is held by other consumers than those of their keys.
+        """
+        waiting: Counter[tuple[Consumer, Consumer | None]] = Counter()
+        for consumer, holder, entries in self.order.waiting_keys():
+            waiting[consumer, holder] += entries
+        first_held = self.order.first_held({holder for _, holder in waiting if holder is not None})
+        for (consumer, holder), entries in waiting.items():
+            if holder is not None:
+                yield HeldConsumer(HoldKind.KEY_BLOCKED, consumer, entries, holder, first_held.get(holder, 0))
+            else:
+                yield HeldConsumer(self._hold_of(consumer), consumer, entries)
 
     def _room(self, ready: list[Consumer]) -> dict[Consumer, int]:
         return dict(zip(ready, self.allowances(ready), strict=True))

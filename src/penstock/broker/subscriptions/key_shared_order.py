@@ -22,7 +22,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from penstock.broker.subscriptions.key_shared import Selector
 
@@ -317,3 +317,29 @@ class KeyOrder(Generic[C]):
             for slot, holder in self._holders.items()
             if holder.consumer is consumer and self.selector.select(slot) is not consumer
         ]
+
+    # -- why entries wait
+
+    def waiting_keys(self) -> Iterator[tuple[C, C | None, int]]:
+        """For each slot of waiting entries: its consumer, another one that holds entries of it, how many wait."""
+        for slot, heap in list(self._heaps.items()):
+            consumer = self.selector.select(slot)
+            if consumer is None or self._first_waiting(slot) is None:
+                continue
+            holder = self._holders.get(slot) if self.in_order else None
+            foreign = holder is not None and holder.consumer is not consumer
+            entries = sum(entry_id in self._waiting for entry_id in heap)
+            yield consumer, holder.consumer if holder is not None and foreign else None, entries
+
+    def first_held(self, holders: Collection[C]) -> dict[C, int]:
+        """For each of these consumers, the first entry that it holds of a slot of others for which entries wait."""
+        found: dict[C, int] = {}
+        for entry_id, slot in self._held.items() if holders else ():
+            holder = self._holders.get(slot)
+            if holder is None or holder.consumer not in holders or slot not in self._heaps:
+                continue
+            if holder.consumer not in found and self.selector.select(slot) is not holder.consumer:
+                found[holder.consumer] = entry_id
+                if len(found) == len(holders):
+                    break
+        return found

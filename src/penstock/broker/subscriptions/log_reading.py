@@ -38,7 +38,17 @@ READ_RETRY_MAX_S: Final = 5.0
 class LogReading:
     """The read position of a subscription, and its running read."""
 
-    __slots__ = ("_failed", "_large_bytes", "_retry", "_services", "_state", "_wake", "generation", "under_way")
+    __slots__ = (
+        "_failed",
+        "_large_bytes",
+        "_retry",
+        "_services",
+        "_state",
+        "_wake",
+        "failing_since_ns",
+        "generation",
+        "under_way",
+    )
 
     def __init__(self, state: SubscriptionState, services: DispatchServices, wake: Callable[[], None]) -> None:
         self._state = state
@@ -46,6 +56,7 @@ class LogReading:
         self._wake = wake
         self.under_way = False  # or waiting to repeat a failed read
         self.generation = 0
+        self.failing_since_ns: int | None = None  # since when reads fail; None after one that did not
         self._failed = 0  # consecutive failed reads
         self._retry: Timer | None = None
         self._large_bytes = 0  # size of an entry that was too large for one read; usually several follow one another
@@ -115,7 +126,7 @@ class LogReading:
         self.under_way = False
         if done.cancelled():
             return
-        self._failed = 0
+        self._failed, self.failing_since_ns = 0, None
         dispatcher = self._state.dispatcher
         if generation == self.generation and not self._state.fenced and dispatcher is not None:
             result = done.result()
@@ -131,6 +142,7 @@ class LogReading:
         """Repeat a failed read later; no entries are lost."""
         state = self._state
         if not self._failed:  # Logged once: the disk may fail for hours.
+            self.failing_since_ns = self._services.clock.monotonic_ns()
             log.error("reading %s for subscription %s failed, trying again: %s", state.topic.text, state.name, error)
         wait_s = min(READ_RETRY_S * 2 ** min(self._failed, 16), READ_RETRY_MAX_S)
         self._failed += 1

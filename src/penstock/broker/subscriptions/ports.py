@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.core.names import TopicName
     from penstock.governance.delayed import TopicDelayedDeliveryTrackerManager
     from penstock.governance.delayed_view import DelayedDeliveryView
+    from penstock.governance.holds import HoldKind
     from penstock.governance.memory_row import MemoryRow
     from penstock.governance.outbound import Reading
     from penstock.net.send_queue import Buffer, QueuedEntries
@@ -136,6 +137,10 @@ class Gate(Protocol):
     @property
     def throttled(self) -> Mapping[tuple[str, str], int]:
         """How often each limit has stopped the subscription."""
+
+    @property
+    def stopped_by(self) -> HoldKind:
+        """Which kind of limit has stopped the subscription last."""
 
     def is_open(self) -> bool:
         """Whether entries may be delivered now; if not, the subscription is woken when they may."""

@@ -15,6 +15,7 @@ from penstock.broker.subscriptions.dispatcher import Dispatcher, Plan, Send
 from penstock.broker.subscriptions.entry_counts import ENTRY_BYTES, EntryCounts
 from penstock.broker.subscriptions.replay import Replay
 from penstock.broker.subscriptions.replay_reads import ENTRIES_MAX
+from penstock.governance.holds import HoldKind
 from penstock.governance.memory_pool import UNBOUNDED
 
 if TYPE_CHECKING:
@@ -125,6 +126,13 @@ class Shared(Dispatcher):
         """One entry per message that these consumers may be sent."""
         return max(sum(self.allowances(ready)), 1)
 
+    def _hold_of(self, consumer: Consumer) -> HoldKind:
+        if self.blocked or consumer.blocked:
+            return HoldKind.UNACKED
+        if consumer.permits > 0 and self._equal_part() is None and self._memory_left(consumer) <= 0:
+            return HoldKind.DISPATCH_MEMORY
+        return super()._hold_of(consumer)
+
     # -- memory -------------------------------------------------------------------------------------------------------
 
     def _equal_part(self) -> int | None:
@@ -141,13 +149,16 @@ class Shared(Dispatcher):
 
         No consumer may have more than what is left, so something is always left for others.
         """
-        parts, pending = len(self.consumers) + 1, len(consumer.pending_acks)
-        free = self._memory.available_bytes // self.entry_bytes()
-        left = max((free - pending) // parts, PENDING_ALWAYS - pending)
+        left = self._memory_left(consumer)
         if left <= 0:
             self._lacks_memory = True
             self._wait_for_memory()
         return left
+
+    def _memory_left(self, consumer: Consumer) -> int:
+        parts, pending = len(self.consumers) + 1, len(consumer.pending_acks)
+        free = self._memory.available_bytes // self.entry_bytes()
+        return max((free - pending) // parts, PENDING_ALWAYS - pending)
 
     def entry_bytes(self) -> int:
         """Memory of one pending acknowledgement, in bytes."""
@@ -374,6 +385,10 @@ class Shared(Dispatcher):
     @property
     def unacked(self) -> int:
         return self._unacked
+
+    @property
+    def pending(self) -> int:
+        return self._pending
 
 
 def without(entry_ids: Sequence[int], others: Iterable[int]) -> list[int]:

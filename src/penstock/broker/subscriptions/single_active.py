@@ -11,12 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.broker.subscriptions.dispatch import ConsumerRank, choose_active, take
-from penstock.broker.subscriptions.dispatcher import Dispatcher, Plan, Send
+from penstock.broker.subscriptions.dispatcher import Dispatcher, HeldConsumer, Plan, Send
 from penstock.core.errors import ConsumerBusy
+from penstock.governance.holds import HoldKind
 from penstock.wire import codec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from penstock.broker.subscriptions.consumer import Consumer
     from penstock.broker.subscriptions.ports import Timer
@@ -153,6 +154,16 @@ class SingleActive(Dispatcher):
 
     def rows_max(self, ready: list[Consumer]) -> int:
         return ready[0].permits
+
+    def stopped_by(self) -> HoldKind:
+        """The active consumer is not ready, or there is none yet."""
+        active = self.active
+        return HoldKind.FAILOVER_DELAY if active is None or self._timer is not None else self._hold_of(active)
+
+    def held_consumers(self) -> Iterator[HeldConsumer]:
+        """The active consumer."""
+        if self.active is not None:
+            yield HeldConsumer(self.stopped_by(), self.active)
 
     def plan(
         self, batch: Batch, rows: Sequence[int], stop: int, counts: Sequence[int] | None, ready: list[Consumer]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.subscriptions.consumer import Consumer
     from penstock.broker.subscriptions.dispatcher import Dispatcher
+    from penstock.broker.subscriptions.holds import DispatchHolds
     from penstock.broker.subscriptions.ports import Gate, SubscribedTopic
     from penstock.governance.delayed_view import DelayedDeliveryView
     from penstock.governance.memory_row import MemoryRow
@@ -50,6 +51,7 @@ class SubscriptionState:
         "expired",
         "fenced",
         "gate",
+        "holds",
         "idle_since_ns",
         "kind",
         "last_acked_ms",
@@ -77,6 +79,7 @@ class SubscriptionState:
         self.consumers: list[Consumer] = []
         self.dispatcher: Dispatcher | None = None  # None without consumers
         self.gate: Gate | None = None  # None without a dispatch rate limit
+        self.holds: DispatchHolds | None = None  # None before its dispatch is stopped for the first time
         # View of the topic's delayed messages; None without Shared consumers.
         self.view: DelayedDeliveryView | None = None
         self.read_entry_id = cursor.mark_delete + 1  # the next new entry

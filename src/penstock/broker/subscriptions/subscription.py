@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.subscriptions.acknowledging import Acknowledging
 from penstock.broker.subscriptions.cursor_moves import CursorMoves
 from penstock.broker.subscriptions.delivery import Delivery
+from penstock.broker.subscriptions.holds import DispatchHolds
 from penstock.broker.subscriptions.key_shared_dispatcher import KeyShared
 from penstock.broker.subscriptions.log_reading import LogReading
 from penstock.broker.subscriptions.new_entries import NewEntries
@@ -28,6 +29,7 @@ from penstock.broker.subscriptions.shared import Shared
 from penstock.broker.subscriptions.single_active import SingleActive
 from penstock.broker.subscriptions.state import FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, SubscriptionState
 from penstock.core.errors import ConsumerBusy, ServiceNotReady
+from penstock.governance.holds import HoldKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -109,6 +111,15 @@ class Subscription(SubscriptionState):
         held = view.number_of_delayed_messages
         left = index.manager.spilled_after(self.cursor.mark_delete)
         return max(held, min(held + left, self.backlog)) if left else held
+
+    @property
+    def waiting(self) -> int:
+        """Entries that could be delivered if nothing held them: not acknowledged, delivered or delayed."""
+        dispatcher = self.dispatcher
+        if dispatcher is None or dispatcher.individual:
+            pending = dispatcher.pending if dispatcher is not None else 0
+            return max(0, self.backlog - pending - self.delayed)
+        return max(0, self.topic.last_entry_id + 1 - self.cursor.next_unacknowledged(self.read_entry_id))
 
     # -- attaching and detaching consumers ----------------------------------------------------------------------------
 
@@ -207,6 +218,7 @@ class Subscription(SubscriptionState):
             self.dispatcher.close()
             self.dispatcher = None
             self.idle_since_ns = self._services.clock.monotonic_ns()
+            self.holds = None
             self.reading.rewind()
             self.topic.end_if_idle(self)
         self.wake()
@@ -243,17 +255,56 @@ class Subscription(SubscriptionState):
         if self.read_entry_id > self.topic.last_entry_id and self.view is None and not dispatcher.has_replay:
             return False  # The usual end of a dispatch: everything was delivered.
         ready = dispatcher.ready()
-        if not ready or (self.gate is not None and not self.gate.is_open()):
-            return False
+        if not ready:
+            return self._stop(dispatcher.stopped_by())
+        if self.gate is not None and not self.gate.is_open():
+            return self._stop(self.gate.stopped_by)
+        if self.holds is not None and self.holds.active:
+            self._go_on(self.holds, dispatcher)
         if self.view is not None:
             self._redelivery.add_due(dispatcher, ready)
         if dispatcher.has_replay:
             waiting = dispatcher.next_replay(ready)
             if waiting:
                 return self._redelivery.send(dispatcher, waiting, ready)
+            self._set_aside(HoldKind.KEY_BLOCKED)
         if dispatcher.full:
+            self._set_aside(HoldKind.LOOK_AHEAD)
             return False
         return self._new_entries.send_next(dispatcher, ready)
+
+    # -- holds --------------------------------------------------------------------------------------------------------
+
+    def _stop(self, kind: HoldKind) -> bool:
+        """Dispatch stops; returns False. It is a hold if entries are left."""
+        if self.has_more:
+            self.holds = self.holds or DispatchHolds()
+            self.holds.stop(kind, self._services.clock.monotonic_ns(), self.messages_out)
+        return False
+
+    def _set_aside(self, kind: HoldKind) -> None:
+        """Entries wait for their consumers, while others are delivered."""
+        self.holds = self.holds or DispatchHolds()
+        self.holds.set_aside(kind, self._services.clock.monotonic_ns(), self.messages_out)
+
+    def _go_on(self, holds: DispatchHolds, dispatcher: Dispatcher) -> None:
+        """Dispatch is not stopped any more, or it never was."""
+        now_ns = self._services.clock.monotonic_ns()
+        holds.go_on(now_ns)
+        if not dispatcher.full:
+            holds.take_up(now_ns, all_keys=not dispatcher.has_replay)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there may be entries to deliver now."""
+        if self.read_entry_id <= self.topic.last_entry_id:
+            return True
+        if self.dispatcher is not None and self.dispatcher.has_replay:
+            return True
+        view, index = self.view, self.topic.delayed
+        if view is None or index is None or not view.may_hold:
+            return False
+        return view.has_message_available(index.now_ms(), self.read_entry_id)
 
     def offer(self, batch: Batch) -> None:
         """Deliver entries of a non-persistent topic to consumers with permits; drop the rest."""

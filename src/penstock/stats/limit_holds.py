@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Holds of limits, and of connections that are not read: what a broker and a proxy say of them alike.
+
+Where: `broker.stats.why` and `proxy.why` ask for the holds of producers, subscriptions and clients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+from penstock.core.units import NS_PER_S
+from penstock.governance.holds import Hold, HoldKind
+from penstock.governance.muting import MuteReason
+from penstock.governance.resource_group import NOTHING
+from penstock.groups.adaptive_publish import AdaptivePublish
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from penstock.core.clock import Clock
+    from penstock.core.usage_report import FourNumbers
+    from penstock.governance.adaptive_throttle import Pressures
+    from penstock.governance.muting import Mute
+    from penstock.governance.resource_group import Amount, ClassLimiter
+    from penstock.groups.group import Group
+    from penstock.groups.group_publish import GroupPublish
+    from penstock.groups.ports import LimitedProducer, MeasuredMemory
+    from penstock.net.connection import Connection
+
+# The owner of the broker's own rates; topics use their names, which contain a scheme.
+_BROKER: Final = "broker"
+_PUBLISH_RATE: Final = (
+    "raise publishRate of the topic or its namespace, or maxPublishRatePerTopicInMessages and …InBytes"
+)
+_DETACH: Final = "or detach the namespace or tenant"
+_LIMITS: Final = frozenset((HoldKind.PUBLISH_RATE, HoldKind.GROUP_QUOTA, HoldKind.ADAPTIVE_RATE))
+_PUBLISH_RATE_OF_BROKER: Final = "raise brokerPublisherThrottlingMaxMessageRate and …MaxByteRate"
+
+
+class Line(Protocol):
+    """Producers or consumers that wait for a limit."""
+
+    owner: str
+    limiter: ClassLimiter
+
+    @property
+    def waiting(self) -> int: ...
+
+
+class Held(Protocol):
+    """What is held of a producer."""
+
+    @property
+    def amount(self) -> Amount: ...
+
+
+class Sharing(Protocol):
+    """The other brokers or proxies, and what they use."""
+
+    def others(self, group: str) -> Mapping[str, FourNumbers]:
+        """What each of them wants of a group, in thousandths per second."""
+
+    @property
+    def members(self) -> int:
+        """How many share quotas now, this one included; 0 while there is nothing to share."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why this one is not registered, and what follows; None if it is, or need not be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Muted:
+    """A connection that is not read, and what may be said of it.
+
+    Attributes:
+        lines: limits of its producers.
+        pool: numbers of request memory; `freed_by` frees it.
+        broker: behind a proxy, which has not taken `unsent_bytes`.
+    """
+
+    connection: Connection
+    lines: Iterable[GroupPublish]
+    pool: Mapping[str, float]
+    freed_by: str
+    broker: str = "its broker"
+    unsent_bytes: int = 0
+
+
+class LimitHolds:
+    """Makes holds of limits."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        groups: Callable[[], Mapping[str, Group]],
+        sharing: Sharing | None,
+        memory: Callable[[], MeasuredMemory | None],
+    ) -> None:
+        """Receive what this reads. Args: groups: in use, by name. memory: as adaptive throttling has measured it."""
+        self._clock = clock
+        self._groups = groups
+        self._sharing = sharing
+        self._memory = memory
+
+    def of_producer(self, what: str, producer: LimitedProducer, held: Held | None) -> Iterator[Hold]:
+        """The limit that a producer waits for, or has waited for a moment ago."""
+        episode, now_ns = producer.waits, self._clock.monotonic_ns()
+        line = episode.of if episode is not None else None
+        if episode is None or line is None or line not in producer.topic.publish_lines:
+            return
+        if episode.slows(now_ns, at_once=True):
+            got, amount = producer.messages_in, held.amount if held is not None else NOTHING
+            numbers = episode.numbers(now_ns, got=got, wanted=got + amount.messages)
+            numbers |= {"held_messages": amount.messages, "held_bytes": amount.bytes}
+            yield self.of_line(what, line, episode.since_ns, numbers)
+
+    def of_line(self, what: str, line: GroupPublish, since_ns: int, numbers: Mapping[str, float]) -> Hold:
+        """A limit of what is published."""
+        if isinstance(line, AdaptivePublish):
+            return self._throttle(what, line, since_ns, numbers)
+        if line.reason is MuteReason.PUBLISH_RATE:
+            return self._publish_rate(what, line, since_ns, numbers)
+        return self.of_group(what, "publish", line, since_ns, numbers)
+
+    def of_mute(self, what: str, mute: Mute, at: Muted) -> Hold:
+        """A connection that is not read, for a limit of its producers or for a reason of its own."""
+        kind, connection = HoldKind(mute.reason.value), at.connection
+        line = next((one for one in at.lines if (one.reason, one.owner) == (mute.reason, mute.owner)), None)
+        if line is not None:
+            hold = self.of_line(what, line, mute.since_ns, at.pool)
+            return replace(hold, after=": its connection holds as much of it as it may, and is not read")
+        if kind in _LIMITS:
+            gone = "a limit that was removed just now"
+            return Hold(kind=kind, what=what, of=gone, since_ns=mute.since_ns, lifted_by="the next turn of the loop")
+        numbers: Mapping[str, float] = {}
+        if kind in {HoldKind.REQUEST_MEMORY, HoldKind.REQUEST_COUNT}:
+            numbers = {**at.pool, "connection_bytes": connection.held_bytes}
+        elif kind is HoldKind.COMMANDS:
+            numbers = {"held_bytes": connection.held_bytes}
+        elif kind is HoldKind.OUTBOUND:
+            numbers = {"unsent_bytes": connection.out_bytes}
+        elif kind is HoldKind.UPSTREAM:
+            numbers = {"unsent_bytes": at.unsent_bytes}
+        return Hold(kind=kind, what=what, of=at.broker, since_ns=mute.since_ns, lifted_by=at.freed_by, numbers=numbers)
+
+    def of_group(self, what: str, traffic: str, line: Line, since_ns: int | None, numbers: Mapping[str, float]) -> Hold:
+        """A resource group, or one that was."""
+        limiter, group = line.limiter, self._groups().get(line.owner)
+        now_ns, share = self._clock.monotonic_ns(), limiter.share
+        quota = getattr(group.quota, traffic) if group is not None else share
+        sharing = self._sharing
+        problem = sharing.problem if sharing is not None else None
+        return Hold(
+            kind=HoldKind.GROUP_QUOTA,
+            what=what,
+            of=f"{traffic} quota of resource group {line.owner}",
+            since_ns=since_ns,
+            ready_ns=limiter.delay_ns(now_ns),
+            lifted_by=f"raise {traffic}RateInMsgs or {traffic}RateInBytes of the group, {_DETACH}"
+            + (f"; {problem}" if problem is not None else ""),
+            numbers={
+                **_left(limiter, now_ns),
+                **per_s("share_", share.messages, share.bytes),
+                **per_s("quota_", quota.messages, quota.bytes),
+                **({"members": sharing.members} if sharing is not None and sharing.members else {}),
+                **self._wanted_elsewhere(line.owner, traffic),
+                "waiting": line.waiting,
+                **numbers,
+            },
+        )
+
+    def _wanted_elsewhere(self, group: str, traffic: str) -> dict[str, float]:
+        """What the others want of the group per second, by their reports."""
+        start = 0 if traffic == "publish" else 2
+        wanted: dict[str, float] = {}
+        for member, demand in (self._sharing.others(group) if self._sharing is not None else {}).items():
+            messages, nbytes = (round(thousandths / 1_000, 3) for thousandths in demand[start : start + 2])
+            wanted |= {f"{member}_wants_messages_per_s": messages, f"{member}_wants_bytes_per_s": nbytes}
+        return wanted
+
+    def _publish_rate(self, what: str, line: Line, since_ns: int, numbers: Mapping[str, float]) -> Hold:
+        now_ns, of_broker, rate = self._clock.monotonic_ns(), line.owner == _BROKER, line.limiter.share
+        return Hold(
+            kind=HoldKind.PUBLISH_RATE,
+            what=what,
+            of="the broker" if of_broker else line.owner,
+            since_ns=since_ns,
+            ready_ns=line.limiter.delay_ns(now_ns),
+            lifted_by=_PUBLISH_RATE_OF_BROKER if of_broker else _PUBLISH_RATE,
+            numbers={**_left(line.limiter, now_ns), **per_s("", rate.messages, rate.bytes), **numbers},
+        )
+
+    def _throttle(self, what: str, line: AdaptivePublish, since_ns: int, numbers: Mapping[str, float]) -> Hold:
+        throttle, now_ns = line.throttle, self._clock.monotonic_ns()
+        pressures, share = throttle.pressures, line.limiter.share
+        return Hold(
+            kind=HoldKind.ADAPTIVE_RATE,
+            what=what,
+            of=line.owner_text,
+            since_ns=since_ns,
+            lifted_by=_relief(pressures),
+            numbers={
+                "memory_pressure": round(pressures.memory, 3),
+                "backlog_pressure": round(pressures.backlog, 3),
+                "queueing_pressure": round(pressures.queueing, 3),
+                "weight": round(pressures.weight, 3),
+                "throttled_for_s": round((now_ns - (throttle.since_ns or now_ns)) / NS_PER_S, 1),
+                **per_s("natural_", throttle.messages.natural, throttle.bytes.natural),
+                **per_s("", share.messages, share.bytes),
+                **_left(line.limiter, now_ns),
+                **(self._memory_in_use() if pressures.memory > 0 else {}),
+                **numbers,
+            },
+        )
+
+    def _memory_in_use(self) -> dict[str, float]:
+        measured = self._memory()
+        if measured is None:
+            return {}
+        return {
+            "memory_used_bytes": measured.used,
+            "memory_limit_bytes": measured.limit,
+            "resident_bytes": measured.resident,
+            **{f"memory_{owner}_bytes": nbytes for owner, nbytes in measured.owners.items()},
+        }
+
+
+def per_s(name: str, messages: float | None, nbytes: float | None) -> dict[str, float]:
+    """Rates that are set."""
+    rates = (("messages", messages), ("bytes", nbytes))
+    return {f"{name}{unit}_per_s": round(rate, 3) for unit, rate in rates if rate}
+
+
+def _left(limiter: ClassLimiter, now_ns: int) -> dict[str, float]:
+    left = zip(("messages_left", "bytes_left"), limiter.left(now_ns), strict=True)
+    return {name: value for name, value in left if value is not None}
+
+
+def _relief(pressures: Pressures) -> str:
+    """What ends a throttle with these pressures."""
+    causes = []
+    if pressures.backlog > 0:
+        causes.append("consumers of the topic acknowledge, or its backlogQuota is raised")
+    if pressures.memory > 0:
+        causes.append("the broker needs less memory, or memoryLimitMB is raised")
+    if pressures.queueing > 0:
+        causes.append("the disk keeps up")
+    return ("; ".join(causes) or "some cycles without pressure") + (
+        "; or at once: adaptivePublisherThrottlingObserveOnly=true"
+    )
