@@ -86,6 +86,7 @@ class Client:
     protocol_version = codec.PROTOCOL_ACTIVE_CONSUMER_CHANGE
     client_version = "test"
     payer_role = None
+    through_proxy = False
 
     def disconnect_consumer(self, consumer: Consumer) -> None:
         consumer.subscription.remove(consumer)

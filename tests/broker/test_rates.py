@@ -562,13 +562,55 @@ async def test_a_consumer_that_subscribes_too_often_is_told_so(tmp_path: Path) -
         await client.request(Type.SUBSCRIBE, Type.SUCCESS, **wanted)
 
 
-@pytest.mark.parametrize("policy", ["publishRate", "dispatchRate", "subscriptionDispatchRate"])
-async def test_where_messages_are_limited_those_of_each_entry_are_counted(harness: Harness, policy: str) -> None:
-    rate = publish_rate(1_000) if policy == "publishRate" else dispatch_rate(1_000)
-    metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=100)
+# An entry of a hundred messages, whose SEND says that it is one.
+MISLABELLED = send(
+    0,
+    0,
+    entries.entry(MessageMetadata(producer_name="p", sequence_id=1, publish_time=1, num_messages_in_batch=100), b""),
+)
+
+
+async def test_where_publishing_is_limited_the_messages_of_each_entry_are_counted(harness: Harness) -> None:
     client = await Client.producing(harness.port)
-    for limit, messages in ((None, 1), (rate, 101), (None, 102)):
-        await harness.broker.policies.set_topic(TOPIC, policy, limit)
-        client.write(send(0, 0, entries.entry(metadata, b"")))
+    for limit, messages in ((None, 1), (publish_rate(1_000), 101), (None, 102)):
+        await harness.broker.policies.set_topic(TOPIC, "publishRate", limit)
+        client.write(MISLABELLED)
         await client.receipts(1)
         assert topic_of(harness).messages_in == messages
+
+
+@pytest.mark.parametrize("policy", ["dispatchRate", "subscriptionDispatchRate"])
+@pytest.mark.parametrize("stored_before", [False, True])
+async def test_where_delivery_is_limited_the_messages_of_each_entry_are_counted_whenever_it_was_stored(
+    harness: Harness, policy: str, *, stored_before: bool
+) -> None:
+    client = await Client.producing(harness.port)
+    if not stored_before:
+        await harness.broker.policies.set_topic(TOPIC, policy, dispatch_rate(50))
+    client.write(MISLABELLED * 3)
+    await client.receipts(3)
+    await harness.broker.policies.set_topic(TOPIC, policy, dispatch_rate(50))
+    await Client.consuming(harness.port)
+    await until(lambda: topic_of(harness).subscriptions["s"].messages_out > 0)
+    await turns()
+    assert topic_of(harness).subscriptions["s"].messages_out == 100
+
+
+@pytest.mark.parametrize(("proxy", "delivered"), [({}, 3), ({"proxy_version": "penstock"}, 1)], ids=["client", "proxy"])
+async def test_a_proxys_consumer_pays_permits_for_all_messages_of_an_entry(
+    harness: Harness, proxy: dict[str, str], delivered: int
+) -> None:
+    """Else the proxy, which counts them, would take permits for used that the broker still has."""
+    producer = await Client.producing(harness.port)
+    producer.write(MISLABELLED * 3)
+    await producer.receipts(3)
+    consumer = await Client.open(harness.port)
+    consumer.write(frame(Type.CONNECT, client_version="test", protocol_version=20, **proxy))
+    await consumer.expect(Type.CONNECTED)
+    wanted = {"topic": TOPIC, "subscription": "s", "consumer_id": 0, "subType": 1, "initialPosition": 1}
+    await consumer.request(Type.SUBSCRIBE, Type.SUCCESS, **wanted)
+    consumer.write(flow(10))
+    (attached,) = topic_of(harness).subscriptions["s"].consumers
+    await until(lambda: attached.entries_out == delivered)
+    await turns()
+    assert attached.entries_out == delivered

@@ -62,7 +62,7 @@ class StockedReader(Reader):
         return topic
 
     async def _stock(self, topic: str) -> None:
-        wire = await self.world.wire_for(topic)
+        wire = await self.world.wire_for(topic, beside_proxy=True)  # where nobody looks at what a SEND says
         await wire.request(Type.PRODUCER, topic=topic, producer_id=0)
         shape = choices.SHAPES[self.moves.shape]
         frame = shape.frame_of(0)

@@ -75,14 +75,14 @@ class World:
         """The operations of a broker."""
         return administration(self.harnesses[broker].broker)
 
-    async def wire_for(self, topic: str, address: str = "127.0.0.1") -> Wire:
+    async def wire_for(self, topic: str, address: str = "127.0.0.1", *, beside_proxy: bool = False) -> Wire:
         """A new connection to the broker that serves a topic, through a proxy if there is one. Raises Gone, Refused."""
-        wire = await self._open(await self.owner(topic), address)
+        wire = await self._open(await self.owner(topic), address, beside_proxy=beside_proxy)
         self.wires.append(wire)
         return wire
 
-    async def _open(self, broker: int, address: str = "127.0.0.1") -> Wire:
-        if self.proxy is not None:
+    async def _open(self, broker: int, address: str = "127.0.0.1", *, beside_proxy: bool = False) -> Wire:
+        if self.proxy is not None and not beside_proxy:
             return await Wire.open(self.proxy.port, address, self.proxy.target)
         return await Wire.open(self.harnesses[broker].port, address)
 

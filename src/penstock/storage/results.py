@@ -24,10 +24,11 @@ class Batch:
     """Entries in one buffer, with consecutive ids, or with ascending ones from `sparse_reads`.
 
     Shapes: entry `entry_ids[i]` is `data[offsets[i]:][:lengths[i]]`, sealed as it was appended; it holds
-    `message_counts[i]` messages, or one if `message_counts` is None.
+    `message_counts[i]` messages, or one if `message_counts` is None, as producers said. `recounted` is for readers that
+    have replaced that by what the entries hold.
     """
 
-    __slots__ = ("data", "entry_ids", "ledger_id", "lengths", "message_counts", "offsets")
+    __slots__ = ("data", "entry_ids", "ledger_id", "lengths", "message_counts", "offsets", "recounted")
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class Batch:
         self.offsets = offsets
         self.lengths = lengths
         self.message_counts = message_counts
+        self.recounted = False
 
     def entries(self) -> Iterator[tuple[int, memoryview]]:
         """Yield (entry id, entry). For tools and tests; hot paths use the columns."""

@@ -46,7 +46,6 @@ class PublishedTopic(Protocol):
     entries_in: int
     publish_limited_times: int  # how often a rate limit stopped one of its producers
     publish_lines: tuple[GroupPublish, ...]  # its limits
-    counts_entries: bool  # whether somebody limits messages, so that those of each entry are counted
     resource_groups: tuple[Group, ...]
     adaptive: AdaptiveTopic | None  # None without adaptive throttling, or while nothing is published
     throttle_lines: tuple[AdaptivePublish, ...]

@@ -31,7 +31,6 @@ from penstock.core.errors import PenstockError, WireCode
 from penstock.core.spare_buffers import kept_bytes
 from penstock.storage.entry_log import AppendRun, Batch
 from penstock.wire import codec
-from penstock.wire.batch_counts import counts_in
 from penstock.wire.runs import encode_receipts
 
 if TYPE_CHECKING:
@@ -189,8 +188,6 @@ class Publish:
     ) -> None:
         topic = producer.topic
         count = len(sequence_ids)
-        if topic.counts_entries:
-            message_counts = counts_in(self._data, offsets, lengths, message_counts)
         messages = count if message_counts is None else sum(message_counts)
         nbytes = sum(lengths)
         producer.messages_in += messages

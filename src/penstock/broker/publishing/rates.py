@@ -77,23 +77,12 @@ class Rates:
         self._set_publish_lines(topic, *(one for one in (own, shared) if one is not None))
         dispatch = topic.dispatch_limiter or _adopted(self._spent_dispatch.take(topic.text), topic.text, topic)
         topic.dispatch_limiter = self._dispatch_limiter(dispatch, topic.text, topic, topic.policies.dispatch_rate)
-        self._note_who_counts(topic)
         for subscription in topic.subscriptions.values():
             self.subscription_changed(topic, subscription)
 
     def adaptive_changed(self, topic: PublishedTopic) -> None:
         """Update the limiters of a topic that is throttled adaptively from now on, or is not any more."""
         self._set_publish_lines(topic, *(one for one in topic.publish_lines if isinstance(one, RatePublish)))
-        self._note_who_counts(topic)
-
-    def _note_who_counts(self, topic: PublishedTopic) -> None:
-        """A SEND's own number of messages is not believed where messages are limited; held SENDs are counted there."""
-        policies = topic.policies
-        of_subscriptions = (policies.subscription_dispatch_rate, *policies.subscription_dispatch_rates.values())
-        delivered = (topic.dispatch_limiter, self._dispatch)
-        topic.counts_entries = not topic.publish_lines and (
-            any(one is not None for one in delivered) or any(rate.limited for rate in of_subscriptions)
-        )
 
     def _set_publish_lines(self, topic: PublishedTopic, *rates: RatePublish) -> None:
         before = topic.publish_lines

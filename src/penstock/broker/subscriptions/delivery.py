@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.subscriptions.dispatch import HEADER_BYTES, alike_before, fitting
 from penstock.broker.subscriptions.dispatcher import Send
 from penstock.broker.subscriptions.queued_entries import QueuedEntries
+from penstock.wire.batch_counts import counts_in
 from penstock.wire.deliveries import encode_messages
 from penstock.wire.varints import LOW_BITS
 
@@ -48,6 +49,7 @@ class Delivery:
     def deliver_new(self, dispatcher: Dispatcher, batch: Batch, row: int, stop: int, ready: list[Consumer]) -> int:
         """Deliver new, unacknowledged entries; returns the row after the last one handled."""
         state = self._state
+        self._recount(batch)
         if state.gate is not None:
             stop = state.gate.stop_row(batch, row, stop)
         counts = batch.message_counts
@@ -63,6 +65,7 @@ class Delivery:
     def deliver_again(self, dispatcher: Dispatcher, batch: Batch) -> None:
         """Redeliver those entries of a batch that wait for redelivery, as many as consumers can take."""
         gate, row, stop = self._state.gate, 0, len(batch.offsets)
+        self._recount(batch)
         if gate is not None:
             if not gate.is_open():  # Others, or a batch of the same read, have used the rest.
                 return
@@ -78,6 +81,7 @@ class Delivery:
     def deliver_unstored(self, dispatcher: Dispatcher, batch: Batch) -> int:
         """Deliver entries of a non-persistent topic; returns the number of dropped ones."""
         row, stop, delivered = 0, len(batch.offsets), 0
+        self._recount(batch)
         if self._state.gate is not None:
             stop = self._state.gate.unstored_stop(batch, stop)
         while row < stop:
@@ -88,6 +92,17 @@ class Delivery:
             row, entries = self.perform(dispatcher, plan, batch, batch.message_counts)
             delivered += entries
         return len(batch.offsets) - delivered
+
+    def _recount(self, batch: Batch) -> None:
+        """Where messages are limited, count those of each entry: producers may have said less than consumers get.
+
+        Here or in a proxy before the consumers: a broker that took an entry of a thousand messages for one permit would
+        send the next ones for those that the proxy takes for used.
+        """
+        state = self._state
+        if (state.gate is not None or state.through_proxy) and not batch.recounted:
+            batch.message_counts = counts_in(batch.data, batch.offsets, batch.lengths, batch.message_counts)
+            batch.recounted = True
 
     # -- plans --------------------------------------------------------------------------------------------------------
 

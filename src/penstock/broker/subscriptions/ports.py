@@ -81,6 +81,9 @@ class Client(Protocol):
     def client_version(self) -> str:
         """Name and version sent by the client."""
 
+    @property
+    def through_proxy(self) -> bool: ...  # whether it says that it is a proxy's
+
     def disconnect_consumer(self, consumer: Consumer) -> None:
         """Detach the consumer and tell its client to subscribe again."""
 

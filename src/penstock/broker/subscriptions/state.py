@@ -65,6 +65,7 @@ class SubscriptionState:
         "of_broker",
         "read_entry_id",
         "replicated",
+        "through_proxy",
         "topic",
         "view",
     )
@@ -85,6 +86,7 @@ class SubscriptionState:
         self.read_entry_id = cursor.mark_delete + 1  # the next new entry
         self.fenced = False  # being reset or deleted: no consumer attaches, nothing is delivered
         self.of_broker = False  # its consumer is another broker of this cluster, whom no dispatch limit concerns
+        self.through_proxy = False  # one of its consumers came through a proxy, which may limit messages
         self.replicated = False  # requested by a client; there is no replication
         self.dropped = 0  # non-persistent entries dropped for lack of permits
         self.expired = 0  # entries acknowledged by expiry

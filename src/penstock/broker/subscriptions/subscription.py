@@ -152,6 +152,7 @@ class Subscription(SubscriptionState):
             self.reading.rewind()
         consumer.read_position_when_joining = self.read_entry_id
         self.consumers.append(consumer)
+        self.through_proxy = self.through_proxy or consumer.session.through_proxy
 
     def conflicting(self, consumer: Consumer, kind: int) -> list[Consumer]:
         """Consumers that make `add` refuse this one. If all of them are disconnected, `add` succeeds."""
@@ -217,6 +218,7 @@ class Subscription(SubscriptionState):
         if not self.consumers:
             self.dispatcher.close()
             self.dispatcher = None
+            self.through_proxy = False
             self.idle_since_ns = self._services.clock.monotonic_ns()
             self.holds = None
             self.reading.rewind()

@@ -91,7 +91,6 @@ class Topic:
         "compacted",
         "counted",
         "counted_before",
-        "counts_entries",
         "created_ms",
         "deduplication",
         "delayed",
@@ -171,7 +170,6 @@ class Topic:
         self.messages_out_before = 0
         self.bytes_out_before = 0
         self.publish_limited_times = 0  # how often a rate limit stopped one of its producers
-        self.counts_entries = False
         self.publish_lines: tuple[GroupPublish, ...] = ()
         self.resource_groups: tuple[Group, ...] = ()
         self.adaptive: AdaptiveTopic | None = None
