@@ -53,6 +53,26 @@ def test_what_a_missing_segment_held_is_named_and_passed_over_and_takes_nothing_
         assert memory.log.health.ok
 
 
+def test_a_read_passes_over_many_gaps_that_one_scan_has_confirmed(caplog: pytest.LogCaptureFixture) -> None:
+    with MemoryLog() as memory:
+        sent = [entry for first in range(0, 900, 20) for entry in memory.append(1, first, 20, size=400)]
+        memory.log.close()
+        memory.start()
+        lost = set[int]()
+        for number in (0, 2, 4):
+            (stretch,) = memory.log._index.sealed.of_segment(int(memory.segment(number).stem, 16))  # noqa: SLF001
+            lost.update(range(stretch.first_entry, stretch.last_entry + 1))
+        gone = [memory.segment(number) for number in (0, 2, 4)]
+        memory.log.close()
+        for path in gone:
+            memory.files.hide(path)
+        memory.delete_index()
+        memory.start()
+        assert memory.read(1) == [entry for entry_id, entry in enumerate(sent) if entry_id not in lost]
+        assert memory.log.missing.entries == len(lost)
+        assert caplog.text.count("building it again from the log") == 1
+
+
 def test_a_missing_segment_that_comes_back_is_whole_at_the_next_start_whatever_happened_meanwhile() -> None:
     with MemoryLog() as memory:
         sent = filled(memory)

@@ -24,11 +24,12 @@ import apsw
 from penstock.core.errors import ReadFailed
 from penstock.storage.counting import Counter
 from penstock.storage.files import read_exactly
-from penstock.storage.index import Damage, IndexDamaged
+from penstock.storage.index import Damage, Gap, IndexDamaged
 from penstock.storage.journal import Journal, Placed, SegmentWriter
 from penstock.storage.known_damage import KnownDamage
 from penstock.storage.limits import LogLimits
 from penstock.storage.log_maintenance import LogMaintenance
+from penstock.storage.missing_entries import MissingRange
 from penstock.storage.opening import cut_segment, open_directory, rebuild
 from penstock.storage.reader import Reader
 from penstock.storage.records import HEADER_BYTES
@@ -124,6 +125,7 @@ class EntryLog:
         self._damage = KnownDamage(opened.damage, listed_max=limits.damage_listed_max)
         self._troubles = UnreadableSegments()
         self.missing = opened.missing
+        self._holes: dict[int, list[tuple[int, int]]] = {}  # found by the last scan, of ledgers
         self._reader = Reader(self._store, self._index, limits, self._damage, (self._troubles, self.missing))
         self._counter = Counter(self._store, self._index)
         self._journal = Journal(limits=limits, clock=clock, post=post, roll=self._roll, committed=self._committed)
@@ -315,27 +317,56 @@ class EntryLog:
 
     def _asked(self, question: Callable[[], T]) -> T:
         try:
-            for _ in range(_MENDS_MAX):
+            mends_left, before = _MENDS_MAX, ""
+            while mends_left:
                 sealed = self._index.sealed
                 try:
                     return question()
                 except IndexDamaged as error:
                     self._mend(error, sealed)
+                    # A read may come upon many gaps; each is confirmed once and then passed.
+                    if not isinstance(error, Gap) or str(error) == before:
+                        mends_left -= 1
+                    before = str(error)
             return question()
         except OSError as error:
             raise ReadFailed(f"the index of the entry log cannot be read: {error.strerror or error}") from error
 
     def _mend(self, error: IndexDamaged, sealed: SealedIndex | None = None) -> None:
-        """Rebuild the index, unless another thread did since `sealed` was read."""
+        """Rebuild the index, unless another thread did since `sealed` was read. Raises OSError, apsw.Error."""
         with self._maintenance.busy:
-            if sealed is None or sealed is self._index.sealed:
-                log.warning("the index of the entry log is damaged (%s); building it again from the log", error)
-                rebuild(self._opened)
-                # Entries that are in no segment now are known damage, or were in a file that is missing.
-                if self._limits.skip_missing:
-                    self._damage.explains_gaps = True
-                else:
-                    self._store.unknown_lost |= not self._damage.explains_gaps
+            if isinstance(error, Gap):
+                self._confirm(error)
+            elif sealed is None or sealed is self._index.sealed:
+                self._rebuild(error)
+
+    def _rebuild(self, error: IndexDamaged) -> None:
+        log.warning("the index of the entry log is damaged (%s); building it again from the log", error)
+        self._damage.found_by_scan(rebuild(self._opened))
+        self._holes = self._index.holes()
+
+    def _confirm(self, gap: Gap) -> None:
+        """Find out whether entries are lost, while no segment comes, goes or is moved.
+
+        Only entries that a scan of the log did not find are lost: those of damaged blocks for good, others until the
+        file of their segment is back.
+        """
+        entries = self._reader.gap(gap.ledger_id, gap.first_entry)
+        if entries is not None and not self._has_confirmed(gap.ledger_id, *entries):
+            self._rebuild(gap)
+            entries = self._reader.gap(gap.ledger_id, gap.first_entry)
+        if entries is None:
+            return
+        if self._damage.explains_gaps or self._limits.skip_missing:
+            self._damage.confirm_gap(gap.ledger_id, *entries)
+        else:
+            self.missing.note(MissingRange(None, gap.ledger_id, *entries, "their segment is missing"))
+
+    def _has_confirmed(self, ledger_id: int, first_entry: int, end_entry: int) -> bool:
+        """Return whether this start, or the last scan, has found that entries of this range are lost."""
+        if self._damage.explains_gaps or self._opened.unknown:
+            return True
+        return any(first <= first_entry and end_entry <= end for first, end in self._holes.get(ledger_id, ()))
 
     def last_entry(self, ledger_id: int) -> int:
         """Return the id of the ledger's last durable entry, trimmed or not; -1 if it never had one."""

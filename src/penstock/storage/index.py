@@ -21,6 +21,14 @@ class IndexDamaged(Exception):
     """The index is inconsistent; rebuild it from the log."""
 
 
+class Gap(IndexDamaged):
+    """The index knows no place of entries that should be there."""
+
+    def __init__(self, ledger_id: int, first_entry: int) -> None:
+        self.ledger_id, self.first_entry = ledger_id, first_entry
+        super().__init__(f"ledger {ledger_id} has no entry {first_entry}")
+
+
 class Span(NamedTuple):
     """Consecutive entries of one ledger in one block."""
 

@@ -28,9 +28,9 @@ class KnownDamage:
         self._listed_max = listed_max
         self._unstored: list[Damage] = []
         self.count = len(self._listed)
-        # True if entries may be missing without the index being wrong: blocks of unknown content were lost, or the
-        # index was just built from the log.
+        # True if entries may be missing without the index being wrong: blocks of unknown content were lost.
         self.explains_gaps = any(damage.ledger_id is None for damage in self._listed)
+        self._gaps: dict[int, set[tuple[int, int]]] = {}  # of ledgers, that are confirmed
 
     def note(self, damage: Damage) -> None:
         """Add a damage, unless it is known."""
@@ -43,6 +43,27 @@ class KnownDamage:
             self._listed[damage] = None
             self._unstored.append(damage)
         log.warning("damage in the entry log: %s", damage.describe())
+
+    def found_by_scan(self, damages: Iterable[Damage]) -> None:
+        """Add damage that the index has stored already."""
+        with self._lock:
+            new = [damage for damage in damages if damage not in self._listed]
+            self.count += len(new)
+            self._listed.update(dict.fromkeys(new[: max(self._listed_max - len(self._listed), 0)]))
+            self.explains_gaps |= any(damage.ledger_id is None for damage in new)
+        for damage in new:
+            log.warning("damage in the entry log: %s", damage.describe())
+
+    def confirm_gap(self, ledger_id: int, first_entry: int, end_entry: int) -> None:
+        """Note that these entries are lost: they were in blocks of which nothing can be read."""
+        with self._lock:
+            self._gaps.setdefault(ledger_id, set()).add((first_entry, end_entry))
+
+    def explains(self, ledger_id: int, first_entry: int, end_entry: int) -> bool:
+        """Return whether it is confirmed that these entries are lost."""
+        with self._lock:
+            gaps = self._gaps.get(ledger_id, ())
+            return any(first <= first_entry and end_entry <= end for first, end in gaps)
 
     def take_unstored(self) -> list[Damage]:
         """Return the damage that the index has not stored yet."""

@@ -37,7 +37,8 @@ class LogIndex:
 
     def __init__(self, sealed: SealedIndex) -> None:
         self.sealed = sealed
-        self.removals = 0  # The number of removed segments: if it has changed, entries may have moved.
+        # The number of removed segments and dropped ledgers: if it has changed, entries may have moved or be gone.
+        self.removals = 0
         self._lock = threading.Lock()
         self._growing: dict[int, SegmentIndex] = {}  # Oldest first; the last one may be the segment being written.
         self._full: list[int] = []  # The sealed ones of these, which are not stored yet.
@@ -201,6 +202,24 @@ class LogIndex:
         fine = [behind(block, whole.first_entry) for block in blocks if block.end_entry > whole.first_entry]
         return [*extents[:at], *fine, *extents[at + 1 :]]
 
+    def holes(self) -> dict[int, list[tuple[int, int]]]:
+        """Return, for each ledger that has some, entries (first, end) that are neither trimmed nor in any segment.
+
+        Reads the disk; only while no segment is added or removed. Raises IndexDamaged.
+        """
+        with self._lock:
+            known = self._last_entries.keys() | self.sealed.ledgers.keys()
+        found: dict[int, list[tuple[int, int]]] = {}
+        for ledger_id in known:
+            end, expected = self.last_entry(ledger_id) + 1, self.first_wanted(ledger_id)
+            for extent in self._extents(ledger_id, 0):
+                if expected < extent.first_entry:
+                    found.setdefault(ledger_id, []).append((expected, extent.first_entry))
+                expected = max(expected, extent.end_entry)
+            if expected < end:
+                found.setdefault(ledger_id, []).append((expected, end))
+        return found
+
     def remove_segment(self, segment_id: int) -> None:
         """Forget a sealed segment, whose entries are all trimmed or moved. Raises apsw.Error."""
         self.removals += 1
@@ -225,6 +244,7 @@ class LogIndex:
     def drop(self, ledger_id: int) -> None:
         """Delete a whole ledger."""
         with self._lock:
+            self.removals += 1
             self._forget(ledger_id)
             self._dropped.add(ledger_id)
 

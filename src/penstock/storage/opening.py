@@ -126,11 +126,12 @@ class IndexFile:
         return SealedIndex(self._path, cache_bytes=self._cache_bytes, vfs=self._vfs)
 
 
-def rebuild(opened: Opened) -> None:
+def rebuild(opened: Opened) -> list[Damage]:
     """Rebuild the stored index from all sealed segments, none of which may be added or removed meanwhile.
 
-    Raises OSError.
+    Returns the damage in them. Raises OSError.
     """
+    damage: list[Damage] = []
     opened.index.sealed.close()
     sealed = opened.place.begin_anew()
     for segment_id in opened.store.ids():
@@ -143,11 +144,13 @@ def rebuild(opened: Opened) -> None:
         if verdict.end:
             opened.index.add_sealed(sealed, verdict.index)
             sealed.add_damage(verdict.damage)
+            damage += verdict.damage
     for segment_id in opened.store.lost:
         sealed.begin(segment_id, 0)  # Its rows are lost with the old index, but its file must still be missed.
     for segment_id in opened.index.growing():
         sealed.begin(segment_id, opened.store.size(segment_id))
     opened.index.replace_sealed(sealed)
+    return damage
 
 
 def _recover(opened: Opened, limits: LogLimits) -> None:
@@ -165,7 +168,6 @@ def _recover(opened: Opened, limits: LogLimits) -> None:
             empty.append(segment_id)
         else:
             _settle(opened, limits, found, judge(found))
-    store.unknown_lost = bool(opened.unknown)
     _reuse(opened, empty, max(index.growing() | known.keys(), default=0))
     opened.damage = index.sealed.damage(limits.damage_listed_max)
 

@@ -23,8 +23,7 @@ from penstock.core.crc32c import crc32c
 from penstock.core.errors import ReadFailed
 from penstock.core.spare_buffers import SpareBuffers
 from penstock.storage.files import fill, read_exactly
-from penstock.storage.index import Damage, IndexDamaged, at_or_after
-from penstock.storage.missing_entries import MissingRange
+from penstock.storage.index import Damage, Gap, IndexDamaged, at_or_after
 from penstock.storage.ranges import GAP_BYTES_MAX, RangeReader
 from penstock.storage.records import HEADER_BYTES, decode_header, decode_table
 from penstock.storage.recovery import bad_entries, find_block
@@ -76,18 +75,7 @@ class Reader:
         wanted = Wanted(ledger_id, first_wanted, bytes_max, entries_max, first_bytes_max)
         tries = 0
         while not wanted.full:
-            removals = self._index.removals
-            # Read before the plan is made: entries that become durable in between are not missing, but read next time.
-            end = self._index.last_entry(ledger_id) + 1
-            plan = self._index.plan(
-                ledger_id, wanted.entry_id, bytes_max=wanted.bytes_left, entries_max=wanted.entries_left
-            )
-            found = plan.spans[0].first_entry if plan else end
-            if self._is_gap(found, wanted):
-                if self._index.removals != removals:
-                    continue  # A segment was emptied and removed between reading the index's two halves.
-                if not (self._damage.explains_gaps or self._is_missing(wanted, found)):
-                    raise IndexDamaged(f"ledger {ledger_id} has no entry {wanted.entry_id}")
+            plan, found = self._next(wanted)
             if not self._step_over_gap(found, wanted) or plan is None:
                 break
             plan = self._step_over_lost(plan, wanted)
@@ -124,29 +112,50 @@ class Reader:
             raise IndexDamaged(f"segment {segment_id:x} does not hold entry {before} of {wanted.ledger_id}")
         return True
 
-    def _is_gap(self, found: int, wanted: Wanted) -> bool:
-        return found > max(wanted.entry_id, self._index.first_wanted(wanted.ledger_id))
+    def _next(self, wanted: Wanted) -> tuple[Plan | None, int]:
+        """Return what to read next and its first entry, which may be behind a gap; without a plan, the ledger's end."""
+        while True:
+            removals = self._index.removals
+            # Read before the plan is made: entries that become durable in between are not missing, but read next time.
+            end = self._index.last_entry(wanted.ledger_id) + 1
+            plan = self._index.plan(
+                wanted.ledger_id, wanted.entry_id, bytes_max=wanted.bytes_left, entries_max=wanted.entries_left
+            )
+            found = plan.spans[0].first_entry if plan else end
+            # A segment may have been emptied and removed, or the ledger dropped, between two questions to the index.
+            if self._index.removals == removals or found <= wanted.entry_id:
+                return plan, found
+
+    def gap(self, ledger_id: int, entry_id: int) -> tuple[int, int] | None:
+        """Return the first entry from `entry_id` on and the next one that the index knows; None without a gap."""
+        wanted = Wanted(ledger_id, entry_id, 1, 1)
+        _, found = self._next(wanted)
+        first = self._first_untrimmed(wanted)
+        return (first, found) if first < found else None
+
+    def _first_untrimmed(self, wanted: Wanted) -> int:
+        return max(wanted.entry_id, self._index.first_wanted(wanted.ledger_id))
 
     def _step_over_gap(self, found: int, wanted: Wanted) -> bool:
-        """Name the lost entries before `found`; return False when there are more than one result may list."""
-        if self._is_missing(wanted, found):
+        """Name the lost entries before `found`; return False when there are more than one result may list.
+
+        Raises Gap if nothing has confirmed yet that they are lost.
+        """
+        # Asked after the plan was made: what was trimmed meanwhile is no gap.
+        first, ledger_id = self._first_untrimmed(wanted), wanted.ledger_id
+        if first >= found:
+            wanted.go_on_at(max(wanted.entry_id, found))
+            return True
+        if next(self._missing.present(ledger_id, first, found), None) is None:
             wanted.go_on_at(found)
             return True
-        stop = min(found, wanted.entry_id + self._limits.damage_listed_max)
-        # A trim may have happened since the index was read: trimmed entries are not missing.
-        for entry_id in range(max(wanted.entry_id, self._index.first_wanted(wanted.ledger_id)), stop):
+        if not self._damage.explains(ledger_id, first, found):
+            raise Gap(ledger_id, first)
+        stop = min(found, first + self._limits.damage_listed_max)
+        for entry_id in range(first, stop):
             wanted.skip(entry_id)
-        wanted.go_on_at(max(wanted.entry_id, stop))
+        wanted.go_on_at(stop)
         return stop >= found
-
-    def _is_missing(self, wanted: Wanted, stop: int) -> bool:
-        """Return whether the entries before `stop` are in segments whose file is missing, so that they are not lost."""
-        if stop <= wanted.entry_id:
-            return False
-        if self._store.unknown_lost:
-            reason = "their segment is missing"
-            self._missing.note(MissingRange(None, wanted.ledger_id, wanted.entry_id, stop, reason))
-        return next(self._missing.present(wanted.ledger_id, wanted.entry_id, stop), None) is None
 
     def _step_over_lost(self, plan: Plan, wanted: Wanted) -> Plan | None:
         """Return the readable part of a plan; skip a missing part at its beginning and return None."""

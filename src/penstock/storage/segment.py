@@ -64,7 +64,6 @@ class SegmentStore:
         self._prepared: list[int] = []
         # Segments whose file is not there, or too short: how many bytes of it are. Filled while the log is opened.
         self.lost: dict[int, int] = {}
-        self.unknown_lost = False  # whether there are more of them, of which nobody knows what they held
 
     @property
     def spares(self) -> int:
