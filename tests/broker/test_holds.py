@@ -10,6 +10,8 @@ import pytest
 from penstock.broker.composition.administration import administration
 from penstock.core.names import TopicName
 from penstock.core.units import KIB
+from penstock.governance.muting import MuteReason
+from penstock.testing.client import Refused
 from tests.broker.consuming import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Peer, subscription_of
 from tests.broker.governed import configure
 from tests.broker.test_resource_groups import attach, harness, passes, put
@@ -287,3 +289,173 @@ async def test_a_publish_quota_holds_since_it_began_with_what_was_wanted_and_got
     assert topic_of(harness).entries_in < 1_100
     await attach(harness, None)
     assert await findings(harness) == []
+
+
+# -- what refuses everybody
+
+
+async def reasons(harness: Harness, topic: str = TOPIC) -> list[str]:
+    return [found["reason"] for found in await findings(harness, topic)]
+
+
+async def test_a_disk_that_failed_is_named_before_a_quota_that_is_used_up(harness: Harness) -> None:
+    await put(harness, publishRateInMsgs=1)
+    await attach(harness)
+    producer = await Peer.producing(harness)
+    await publish_until_held(harness, producer)
+    harness.disk.fail_sync_at(1)  # type: ignore[union-attr] - it is a virtual one
+    await passes(5_000)
+    first, *_ = await findings(harness)
+    assert first["reason"] == "log-read-only"
+    assert first["limit"] == "the log is read-only: Input/output error (errno 5)"
+    assert first["forMs"] is not None
+    harness.disk.heal_all()  # type: ignore[union-attr]
+
+
+async def test_a_full_disk_is_named_while_producers_are_refused(harness: Harness) -> None:
+    await Peer.producing(harness)
+    harness.disk.run_full_after(0)  # type: ignore[union-attr]
+    harness.broker.log._maintenance.no_room = "the disk has no room for the next segment: no space left"  # noqa: SLF001
+    await passes(3_000)
+    assert topic_of(harness).producers == {}
+    (found,) = await findings(harness)
+    assert (found["reason"], found["numbers"]) == ("disk-full", {})
+    assert found["limit"].startswith("the disk is full: the disk has no room for the next segment: ")
+    assert found["forMs"] >= 1_000
+    harness.disk.heal_all()  # type: ignore[union-attr]
+
+
+async def test_a_disk_that_holds_a_write_mutes_publishers_and_is_named(harness: Harness) -> None:
+    producer = await Peer.producing(harness)
+    harness.disk.hold()
+    producer.client.publish(b"x")
+    await passes(9_000)
+    assert await reasons(harness) == ["storage"]
+    harness.disk.release()
+    await passes(2_000)
+    assert await reasons(harness) == []
+
+
+# -- publishers
+
+
+async def publish_until_held(harness: Harness, producer: Peer, count: int = 200) -> None:
+    producer.client.publish(*[b"x"] * count)
+    await until(lambda: bool(topic_of(harness).waiting.messages))
+
+
+async def test_a_producer_below_its_quota_is_not_slowed(harness: Harness) -> None:
+    await put(harness, publishRateInMsgs=100)
+    await attach(harness)
+    producer = await Peer.producing(harness)
+    for number in range(40):
+        producer.client.publish(b"x", first=number)
+        await passes(100)
+        assert await reasons(harness) == []
+
+
+async def test_a_quota_that_is_exceeded_in_bursts_is_told_by_its_share_of_the_time(harness: Harness) -> None:
+    await put(harness, publishRateInMsgs=10)
+    await attach(harness)
+    producer = await Peer.producing(harness)
+    for number in range(8):
+        producer.client.publish(*[b"x"] * 15, first=15 * number)
+        await passes(2_000)
+    (found,) = await findings(harness)
+    assert found["forMs"] >= 14_000
+    assert 60 <= found["numbers"]["held_percent"] <= 80
+    assert found["numbers"]["got_messages_per_s"] == pytest.approx(7.5, rel=0.2)
+
+
+async def test_a_publish_rate_of_the_broker_says_which_setting_raises_it(harness: Harness) -> None:
+    configure(harness, broker_publisher_throttling_max_message_rate=10)
+    producer = await Peer.producing(harness)
+    await publish_until_held(harness, producer)
+    found = await only(harness, "publish-rate")
+    assert found["limit"] == "publish rate of the broker"
+    assert found["liftedBy"].endswith("raise brokerPublisherThrottlingMaxMessageRate and …MaxByteRate")
+
+
+async def test_the_first_limit_that_holds_is_the_reason(harness: Harness) -> None:
+    producer = await Peer.producing(harness)
+    await put(harness, publishRateInMsgs=1_000)
+    await attach(harness)
+    rate = {"publishThrottlingRateInMsg": 10, "publishThrottlingRateInByte": -1}
+    await harness.broker.policies.set_topic(TOPIC, "publishRate", rate)
+    await publish_until_held(harness, producer)
+    found = await only(harness, "publish-rate")
+    assert found["limit"] == f"publish rate of {TOPIC}"
+
+
+async def test_a_backlog_quota_slows_nobody_before_it_refuses_a_producer(harness: Harness) -> None:
+    consumer = await Peer.connected(harness)
+    producer = await Peer.producing(harness)
+    await consumer.subscribe(SHARED, permits=0)
+    await consumer.close_consumer()
+    quota = {"limitSize": 50, "policy": "producer_request_hold"}
+    await harness.broker.policies.set_namespace_quota("public/default", "destination_storage", quota)
+    await producer.publish(*[bytes(100)] * 20)
+    of_consumers, would_refuse = await findings(harness)
+    assert (of_consumers["reason"], would_refuse["reason"]) == ("no-consumer", "would-refuse-producers")
+    assert would_refuse["effect"] == "would-refuse"
+    late = await Peer.connected(harness)
+    for _ in range(3):
+        with pytest.raises(Refused):
+            await late.produce()
+        await passes(1_000)
+    refused, _ = await findings(harness)
+    assert (refused["reason"], refused["effect"]) == ("backlog-quota", "slows")
+    assert refused["what"] == f"new producers of {TOPIC}"
+    assert refused["numbers"]["refused_times"] == 3
+    assert refused["forMs"] == pytest.approx(3_000, abs=200)
+    await passes(180_000)
+    assert await reasons(harness) == ["no-consumer", "would-refuse-producers"], "nobody asks any more"
+
+
+async def test_the_only_effect_of_a_backlog_quota_that_evicts_is_none(harness: Harness) -> None:
+    consumer = await Peer.connected(harness)
+    producer = await Peer.producing(harness)
+    await consumer.subscribe(SHARED, permits=0)
+    quota = {"limitSize": 50, "policy": "consumer_backlog_eviction"}
+    await harness.broker.policies.set_namespace_quota("public/default", "destination_storage", quota)
+    await producer.publish(*[bytes(100)] * 20)
+    await passes(2_000)
+    assert await reasons(harness) == ["no-permits"]
+
+
+# -- connections
+
+
+async def of_tenant(harness: Harness, tenant: str = "public") -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await administration(harness.broker).why.of_tenant(tenant))["findings"]
+    return found
+
+
+async def test_a_consumer_of_a_tenant_whose_connection_is_not_read_is_named(harness: Harness) -> None:
+    consumer = await Peer.connected(harness)
+    await consumer.subscribe(SHARED)
+    harness.connection_of(consumer.client).mute(MuteReason.COMMANDS)
+    (found,) = await of_tenant(harness)
+    assert found["what"].startswith("client at 127.0.0.1:")
+    assert (found["limit"], found["reason"]) == ("too many of its commands wait", "commands")
+    assert await of_tenant(harness, "shop") == []
+
+
+async def test_a_client_that_has_nothing_yet_and_is_not_read_is_nobodys(harness: Harness) -> None:
+    client = await Peer.connected(harness)
+    harness.connection_of(client.client).mute(MuteReason.REQUEST_MEMORY)
+    (found,) = await of_tenant(harness, "shop")
+    assert found["what"].startswith("client at 127.0.0.1:")
+    assert found["tenants"] == [], "only administrators of the broker are told"
+
+
+async def test_reads_that_fail_are_named(harness: Harness) -> None:
+    await published(harness, *[bytes(100 * KIB)] * 30)
+    harness.broker.tail_cache.budget_bytes = 0
+    harness.disk.read_error = OSError(5, "Input/output error")
+    consumer = await Peer.connected(harness)
+    await consumer.subscribe(SHARED)
+    await passes(5_000)
+    found = await only(harness, "unreadable")
+    assert found["numbers"]["waiting_entries"] > 0
+    harness.disk.read_error = None

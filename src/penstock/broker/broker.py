@@ -70,6 +70,7 @@ from penstock.core.errors import MetadataFailed, NoRoom, ServiceNotReady, Storag
 from penstock.core.membership import alone
 from penstock.core.service_urls import Addresses
 from penstock.governance.command_memory import CommandMemory
+from penstock.governance.holds import Hold, HoldKind
 from penstock.governance.memory_row import MemoryRow
 from penstock.groups.held_memory import HeldMemory
 from penstock.net.loop_turns import LoopTurns
@@ -221,6 +222,7 @@ class Broker:
         name_missing(catalog, entry_log)
         self._healing = self._heals_by(start_again) if start_again is not None else None
         self.renewals = Renewals(self.membership, self._own_state)
+        self._log_down_ns: int | None = None  # since when the log does not accept appends
         self._tick_timer = loop.call_later(TICK_S, self._tick)
 
     def _make_namespaces(self) -> None:
@@ -605,6 +607,15 @@ class Broker:
         )
         return Health(ok=True, reason="ok", problems=problems)
 
+    def hold_of_all(self) -> Hold | None:
+        """What refuses or holds everybody who publishes; None if nothing does."""
+        health = self.log.health
+        for kind, reason in ((HoldKind.LOG_READ_ONLY, health.read_only), (HoldKind.DISK_FULL, health.no_room)):
+            if reason is not None:
+                what = "whoever publishes to persistent topics of this broker"
+                return Hold(kind=kind, what=what, of=reason, since_ns=self._log_down_ns)
+        return None
+
     def _own_state(self) -> BrokerState:
         if self.stopping:
             return BrokerState.DRAINING
@@ -655,6 +666,7 @@ class Broker:
         self.connections.evict_slow()
         log_health = self.log.health
         self.sessions.mute_publishers(stalled=log_health.stalled)
+        self._log_down_ns = None if log_health.ok else self._log_down_ns or now_ns
         if log_health.no_room is not None:
             self.sessions.disconnect_producers()
         self.reads.try_unreadable(now_ns)

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 import penstock
-from penstock.cli import config, proxy, replay, serve, spark, why
 from penstock.core.errors import ConfigurationError, PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# Each is a module beside this one.
+COMMANDS: Final = ("serve", "proxy", "config", "why", "replay", "spark")
 EXIT_FAILED: Final = 1
 # What shells expect of a command that was called wrongly; argparse uses it too.
 EXIT_USAGE: Final = 2
@@ -25,7 +27,8 @@ EXIT_USAGE: Final = 2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0 success, 1 failure, 2 wrong usage or configuration."""
-    parser = build_parser()
+    first = next(iter(sys.argv[1:] if argv is None else argv), "")
+    parser = build_parser((first,) if first in COMMANDS else COMMANDS)
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{''.join(map(_hint, unknown))}")
@@ -49,8 +52,11 @@ def _hint(argument: str) -> str:
     return f"; do you mean {key.flag or f'{key.name} in the file of --config, or {key.variable} in the environment'}?"
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the whole command line; the reference documentation is checked against it."""
+def build_parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
+    """Return the parser of the command line; the reference documentation is checked against it.
+
+    Args: names: the commands that it has. One alone saves the imports of the others.
+    """
     parser = argparse.ArgumentParser(
         prog="penstock",
         description="A Pulsar broker in pure Python: durable, small, and it never takes more memory than it was given.",
@@ -58,10 +64,6 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"penstock {penstock.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    serve.add_command(commands)
-    proxy.add_command(commands)
-    config.add_command(commands)
-    why.add_command(commands)
-    replay.add_command(commands)
-    spark.add_command(commands)
+    for name in names:
+        import_module(f"penstock.cli.{name}").add_command(commands)
     return parser

@@ -31,6 +31,8 @@ PAUSE_NS: Final = NS_PER_S
 # What lasts less long, and holds less of the time, slows nobody: a queue that is full between two FLOWs.
 NOTED_NS: Final = NS_PER_S
 NOTED_PART: Final = 0.1
+# Clients whose producer was refused ask again within a minute.
+REFUSED_NS: Final = 120 * NS_PER_S
 # How much of the time was held is told for the last minute, in steps.
 MINUTE_NS: Final = 60 * NS_PER_S
 _STEP_NS: Final = 10 * NS_PER_S
@@ -53,6 +55,7 @@ class HoldKind(Enum):
 
     # Everybody.
     LOG_READ_ONLY = "log-read-only"
+    DISK_FULL = "disk-full"
     STORAGE = "storage"
     REQUEST_MEMORY = "request-memory"
     REQUEST_COUNT = "request-count"
@@ -184,3 +187,27 @@ class Episode(Generic[T]):
         if wanted is not None:
             numbers["wanted_messages_per_s"] = round((wanted - wanted_then) * per_s, 1)
         return numbers
+
+
+class Refusals:
+    """Requests that were refused for the same reason, one after another.
+
+    Attributes:
+        since_ns: when the first of them was refused.
+        times: how many were.
+    """
+
+    __slots__ = ("_last_ns", "since_ns", "times")
+
+    def __init__(self, now_ns: int) -> None:
+        self.since_ns = self._last_ns = now_ns
+        self.times = 1
+
+    def again(self, now_ns: int) -> None:
+        """One more was refused."""
+        self._last_ns = now_ns
+        self.times += 1
+
+    def goes_on(self, now_ns: int) -> bool:
+        """Whether whoever was refused last would have asked again since."""
+        return now_ns - self._last_ns < REFUSED_NS

@@ -39,6 +39,7 @@ class Sentence(NamedTuple):
 
 SENTENCES: Final[Mapping[HoldKind, Sentence]] = {
     HoldKind.LOG_READ_ONLY: Sentence("the log is read-only: {of}", "the disk is repaired and the broker restarted"),
+    HoldKind.DISK_FULL: Sentence("the disk is full: {of}", "the disk has room again"),
     HoldKind.STORAGE: Sentence("the disk holds a write for too long", "the journal writes again; see /healthz"),
     HoldKind.REQUEST_MEMORY: Sentence("request memory is used up", "{by}, or queued.max.request.bytes is raised"),
     HoldKind.REQUEST_COUNT: Sentence("too many requests are unanswered", "{by}, or queued.max.requests is raised"),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.policies.policy_table import EffectivePolicies
     from penstock.core.names import TopicName
+    from penstock.governance.holds import Refusals
     from penstock.storage.cursor import Cursor
 
 
@@ -94,6 +95,7 @@ class TopicPort(Protocol):
     last_entry_id: int
     counted_before: int  # entries from here on are needed to count usage after a crash
     closed: bool
+    refusals: Refusals | None  # of producers, by its backlog quotas, since one was admitted
 
     @property
     def subscriptions(self) -> Mapping[str, SubscriptionPort]: ...

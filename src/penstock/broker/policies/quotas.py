@@ -18,6 +18,7 @@ from penstock.broker.policies.policy_values import EVICTION, EXCEPTION
 from penstock.broker.policies.ports import TopicPort, WritersPort
 from penstock.core.errors import BacklogQuotaExceeded, BacklogQuotaHold, ProducerBusy
 from penstock.core.names import COMPACTION_SUBSCRIPTION
+from penstock.governance.holds import Refusals
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -145,8 +146,15 @@ class Quotas(Generic[T]):
     async def check_producer(self, topic: TopicPort) -> None:
         """Check the backlog quotas before a producer is added. Raises BacklogQuotaHold or BacklogQuotaExceeded."""
         refusal = await self.refusal(topic)
-        if refusal is not None:
-            raise refusal
+        if refusal is None:
+            topic.refusals = None
+            return
+        now_ns = self._clock.monotonic_ns()
+        if topic.refusals is None or not topic.refusals.goes_on(now_ns):
+            topic.refusals = Refusals(now_ns)
+        else:
+            topic.refusals.again(now_ns)
+        raise refusal
 
     async def refusal(self, topic: TopicPort) -> PenstockError | None:
         """The error that a new producer would get; None if it would be added."""

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote
 
 from penstock.broker.elsewhere import NOWHERE
 from penstock.broker.publishing.dispatch_gate import gate_of
+from penstock.broker.publishing.ports import ProducerClient
 from penstock.broker.publishing.rates import BROKER
 from penstock.broker.stats.delivery_holds import holds_of
 from penstock.core.errors import NotFound, TopicNotFound
@@ -25,13 +26,14 @@ from penstock.stats.findings import FINDINGS_MAX, explanation, merged, pace
 from penstock.stats.limit_holds import LimitHolds, Muted, per_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from penstock.broker.elsewhere import Elsewhere
     from penstock.broker.policies.quotas import Quotas
     from penstock.broker.publishing.groups import Groups
     from penstock.broker.publishing.ports import PublishedTopic
     from penstock.broker.publishing.producer import Producer
+    from penstock.broker.subscriptions.consumer import Consumer
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.broker.topics.directory import TopicDirectory
     from penstock.broker.topics.namespace_resources import NamespaceResources
@@ -51,6 +53,13 @@ _RAISE_DISPATCH: Final = {
 }
 
 
+class Client(ProducerClient, Protocol):
+    """The session of a client."""
+
+    @property
+    def consumers(self) -> Mapping[int, Consumer]: ...
+
+
 class Why:
     """Explanations. All methods are called on the broker's loop, and raise NotFound for what does not exist."""
 
@@ -63,7 +72,9 @@ class Why:
         quotas: Quotas[Topic],
         groups: Groups,
         connections: Connections,
+        clients: Collection[Client],
         clock: Clock,
+        hold_of_all: Callable[[], Hold | None],
         sharing: Sharing | None = None,
         throttling: AdaptiveThrottling[PublishedTopic] | None = None,
         elsewhere: Elsewhere = NOWHERE,
@@ -77,7 +88,9 @@ class Why:
         self._partitions = partitions
         self._quotas = quotas
         self._connections = connections
+        self._clients = clients
         self._clock = clock
+        self._hold_of_all = hold_of_all
         self._limits = LimitHolds(
             clock, lambda: groups.in_use, sharing, lambda: throttling.measured if throttling is not None else None
         )
@@ -88,26 +101,26 @@ class Why:
     async def of_tenant(self, tenant: str) -> Json:
         """Explain what slows the topics of a tenant."""
         self._resources.check_tenant(tenant)
-        found = await self._explain(f"tenant {tenant}", lambda topic: topic.name.tenant == tenant)
+        found = await self._explain(f"tenant {tenant}", lambda topic: topic.tenant == tenant)
         return await self._with_others(found, f"tenants/{quote(tenant, safe='')}")
 
     async def of_namespace(self, namespace: NamespaceName) -> Json:
         """Explain what slows the topics of a namespace."""
         self._resources.check_namespace(namespace)
-        found = await self._explain(f"namespace {namespace}", lambda topic: topic.name.namespace_name == namespace)
+        found = await self._explain(f"namespace {namespace}", lambda topic: topic.namespace_name == namespace)
         return await self._with_others(found, f"namespaces/{namespace}")
 
     async def of_topic(self, name: TopicName) -> Json:
         """Explain what slows a topic, or the partitions of a partitioned topic."""
         if not (self._topics.exists(name) or self._partitions(name)):
             raise TopicNotFound(str(name))
-        found = await self._explain(f"topic {name}", lambda topic: name in {topic.name, topic.name.parent})
+        found = await self._explain(f"topic {name}", lambda topic: name in {topic, topic.parent})
         path = f"{name.domain}/{name.tenant}/{name.namespace}/{quote(name.local, safe='')}"
         return await self._with_others(found, path)
 
     async def of_producer(self, name: str) -> Json:
         """Explain what slows the connected producers of this name."""
-        found = await self._explain(f"producer {name}", lambda topic: name in topic.producers, producer=name)
+        found = await self._explain(f"producer {name}", lambda _topic: True, producer=name)
         found = await self._with_others(found, f"producers/{quote(name, safe='')}")
         if not found["producers"]:
             raise NotFound(f"no producer {name!r} is connected")
@@ -118,16 +131,18 @@ class Why:
         answers, missing = await self._elsewhere.answers(f"/admin/v3/why/{path}")
         return merged(own, answers, missing)
 
-    async def _explain(self, of: str, concerns: Callable[[Topic], bool], producer: str | None = None) -> Json:
+    async def _explain(self, of: str, concerns: Callable[[TopicName], bool], producer: str | None = None) -> Json:
         holds: list[Hold] = []
         producers = subscriptions = rows = 0
         async with self._one:
+            of_all = self._hold_of_all()
+            holds += () if of_all is None else (of_all,)
             for topic in self._topics.loaded():
                 if len(holds) > FINDINGS_MAX:
                     break
                 rows += 1
-                if concerns(topic):
-                    holds += await self._would_refuse(topic)
+                if concerns(topic.name) and (producer is None or producer in topic.producers):
+                    holds += await self._backlog_quota(topic)
                     for one in list(topic.producers.values()):
                         if producer in {None, one.name}:
                             holds += self._producer(one)
@@ -138,38 +153,69 @@ class Why:
                         subscriptions += 1
                         rows = await pace(rows + 1)
                 rows = await pace(rows)
+            for client in list(self._clients) if producer is None else ():
+                rows = await pace(rows + 1)
+                if client.connection.muted:
+                    holds += self._client(client, concerns)
         now_ns = self._clock.monotonic_ns()
         return explanation(of, holds, now_ns, producers=producers, subscriptions=subscriptions)
 
     # -- publishing
 
-    async def _would_refuse(self, topic: Topic) -> list[Hold]:
-        """What would happen to a new producer; those that publish go on."""
+    async def _backlog_quota(self, topic: Topic) -> list[Hold]:
+        """Producers that were refused, or what would happen to a new one; those that publish go on."""
         refusal = await self._quotas.refusal(topic)
         if refusal is None:
             return []
-        numbers = {
-            "backlog_bytes": await self._quotas.backlog_bytes(topic),
-            "backlog_bytes_max": topic.policies.backlog_quota.size.limit,
-            "backlog_age_s": await self._quotas.backlog_age_s(topic),
-            "backlog_age_s_max": topic.policies.backlog_quota.age.limit,
-        }
-        return [Hold(kind=HoldKind.WOULD_REFUSE, what=f"topic {topic.text}", of=str(refusal), numbers=numbers)]
+        hold = Hold(
+            kind=HoldKind.WOULD_REFUSE,
+            what=f"topic {topic.text}",
+            of=str(refusal),
+            numbers={
+                "backlog_bytes": await self._quotas.backlog_bytes(topic),
+                "backlog_bytes_max": topic.policies.backlog_quota.size.limit,
+                "backlog_age_s": await self._quotas.backlog_age_s(topic),
+                "backlog_age_s_max": topic.policies.backlog_quota.age.limit,
+            },
+        )
+        refused = topic.refusals
+        if refused is None or not refused.goes_on(self._clock.monotonic_ns()):
+            return [hold]
+        numbers = {**hold.numbers, "refused_times": refused.times}
+        what = f"new producers of {topic.text}"
+        return [replace(hold, kind=HoldKind.BACKLOG_QUOTA, what=what, since_ns=refused.since_ns, numbers=numbers)]
 
     def _producer(self, producer: Producer) -> Iterator[Hold]:
         what = f"producer {producer.name} of {producer.topic.text} at {producer.address}"
-        held = producer.session.held
-        waiting = held.waiting_of(producer.producer_id) if held is not None else None
+        session = producer.session
+        waiting = session.held.waiting_of(producer.producer_id) if session.held is not None else None
         yield from self._limits.of_producer(what, producer, waiting)
-        memory, connection = self._connections.memory, producer.session.connection
-        at = Muted(
-            connection=connection,
-            lines=[line for one in producer.session.producers.values() for line in one.topic.publish_lines],
+        for mute in session.connection.muted.snapshot():
+            hold = self._limits.of_mute(what, mute, self._muted(session))
+            yield replace(hold, tenants=_tenants(producer.topic.name.tenant, session, mute))
+
+    def _muted(self, client: ProducerClient) -> Muted:
+        memory, producers = self._connections.memory, client.producers.values()
+        return Muted(
+            connection=client.connection,
+            lines=[line for one in producers for line in one.topic.publish_lines],
             pool={"used_bytes": memory.used, "size_bytes": memory.size},
             freed_by="it is freed",
         )
-        for mute in connection.muted.snapshot():
-            yield replace(self._limits.of_mute(what, mute, at), tenants=_tenants(producer, mute))
+
+    def _client(self, client: Client, concerns: Callable[[TopicName], bool]) -> Iterator[Hold]:
+        """A client that is not read, and is not named as a producer's: nobody knows what it would ask for."""
+        consumed = [consumer.subscription.topic.name for consumer in client.consumers.values()]
+        if any(concerns(producer.topic.name) for producer in client.producers.values()):
+            return
+        topic = next(filter(concerns, consumed), None)
+        if topic is None and (consumed or client.producers):
+            return
+        for mute in client.connection.muted.snapshot():
+            hold = self._limits.of_mute(f"client at {client.connection.peer}", mute, self._muted(client))
+            # Whose client it is that has neither a producer nor a consumer, only administrators of the broker may know.
+            tenants = frozenset[str]() if topic is None else _tenants(topic.tenant, client, mute)
+            yield replace(hold, tenants=tenants)
 
     # -- delivery
 
@@ -209,14 +255,14 @@ class Why:
         )
 
 
-def _tenants(producer: Producer, mute: Mute) -> frozenset[str] | None:
-    """The tenants whose limit mutes a producer's connection; None if it is the producer's own, or the broker's."""
+def _tenants(tenant: str, client: ProducerClient, mute: Mute) -> frozenset[str] | None:
+    """The tenants whose limit mutes a tenant's connection; None if it is its own limit, or the broker's."""
     if mute.owner is None or mute.owner == BROKER:
         return None
     # Of an owner that is not known here, nobody is told.
     tenants = frozenset(
         one.topic.name.tenant
-        for one in producer.session.producers.values()
+        for one in client.producers.values()
         if any((line.reason, line.owner) == (mute.reason, mute.owner) for line in one.topic.publish_lines)
     )
-    return None if producer.topic.name.tenant in tenants else tenants
+    return None if tenant in tenants else tenants

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.names import TopicName
     from penstock.governance.delayed_view import DelayedDeliveryView
+    from penstock.governance.holds import Refusals
     from penstock.groups.adaptive_publish import AdaptivePublish, AdaptiveTopic
     from penstock.groups.group import Group
     from penstock.groups.group_publish import GroupPublish
@@ -112,6 +113,7 @@ class Topic:
         "producers",
         "publish_limited_times",
         "publish_lines",
+        "refusals",
         "replay_reads",
         "resource_groups",
         "subscriptions",
@@ -171,6 +173,7 @@ class Topic:
         self.bytes_out_before = 0
         self.publish_limited_times = 0  # how often a rate limit stopped one of its producers
         self.publish_lines: tuple[GroupPublish, ...] = ()
+        self.refusals: Refusals | None = None  # of producers, by its backlog quotas, since one was admitted
         self.resource_groups: tuple[Group, ...] = ()
         self.adaptive: AdaptiveTopic | None = None
         self.throttle_lines: tuple[AdaptivePublish, ...] = ()
