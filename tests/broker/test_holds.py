@@ -12,6 +12,7 @@ from penstock.core.names import TopicName
 from penstock.core.units import KIB
 from penstock.governance.muting import MuteReason
 from penstock.testing.client import Refused
+from penstock.testing.disk import VirtualDisk
 from tests.broker.consuming import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Peer, subscription_of
 from tests.broker.governed import configure
 from tests.broker.test_resource_groups import attach, harness, passes, put
@@ -294,6 +295,11 @@ async def test_a_publish_quota_holds_since_it_began_with_what_was_wanted_and_got
 # -- what refuses everybody
 
 
+def disk_of(harness: Harness) -> VirtualDisk:
+    assert isinstance(harness.disk, VirtualDisk)
+    return harness.disk
+
+
 async def reasons(harness: Harness, topic: str = TOPIC) -> list[str]:
     return [found["reason"] for found in await findings(harness, topic)]
 
@@ -303,18 +309,18 @@ async def test_a_disk_that_failed_is_named_before_a_quota_that_is_used_up(harnes
     await attach(harness)
     producer = await Peer.producing(harness)
     await publish_until_held(harness, producer)
-    harness.disk.fail_sync_at(1)  # type: ignore[union-attr] - it is a virtual one
+    disk_of(harness).fail_sync_at(1)
     await passes(5_000)
     first, *_ = await findings(harness)
     assert first["reason"] == "log-read-only"
     assert first["limit"] == "the log is read-only: Input/output error (errno 5)"
     assert first["forMs"] is not None
-    harness.disk.heal_all()  # type: ignore[union-attr]
+    disk_of(harness).heal_all()
 
 
 async def test_a_full_disk_is_named_while_producers_are_refused(harness: Harness) -> None:
     await Peer.producing(harness)
-    harness.disk.run_full_after(0)  # type: ignore[union-attr]
+    disk_of(harness).run_full_after(0)
     harness.broker.log._maintenance.no_room = "the disk has no room for the next segment: no space left"  # noqa: SLF001
     await passes(3_000)
     assert topic_of(harness).producers == {}
@@ -322,7 +328,7 @@ async def test_a_full_disk_is_named_while_producers_are_refused(harness: Harness
     assert (found["reason"], found["numbers"]) == ("disk-full", {})
     assert found["limit"].startswith("the disk is full: the disk has no room for the next segment: ")
     assert found["forMs"] >= 1_000
-    harness.disk.heal_all()  # type: ignore[union-attr]
+    disk_of(harness).heal_all()
 
 
 async def test_a_disk_that_holds_a_write_mutes_publishers_and_is_named(harness: Harness) -> None:

@@ -32,6 +32,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.units import NS_PER_MS, NS_PER_S
+from penstock.governance.holds import Episode
 from penstock.governance.resource_group import Amount
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Permits:
         "lines",
         "outstanding",
         "until_ns",
+        "waits",
         "wanted",
         "watched",
     )
@@ -83,6 +85,7 @@ class Permits:
         self.outstanding = 0
         self.until_ns = 0  # when what is reserved returns to the balance
         self.watched = False  # by `steps`
+        self.waits: Episode[GroupDispatch] | None = None  # for the balance of a group
         self._steps = steps
         self._grant = grant
         self._exact = exact
@@ -156,7 +159,7 @@ class Permits:
         now_ns = self._steps.clock.monotonic_ns()
         short = next((line for line in self.lines if line.short_of(now_ns) is not None), None)
         if short is not None:
-            short.wait(self, now_ns)
+            self._wait(short, now_ns)
             return
         for line in self.lines:
             line.forget(self)
@@ -177,7 +180,7 @@ class Permits:
         self._pass_on(permits + used)
         self._steps.expect(self, now_ns)
         if permits < room:
-            line.wait(self, now_ns)
+            self._wait(line, now_ns)
 
     def expired(self, now_ns: int) -> None:
         """No message has come for the last permits: give back what is reserved, and begin with small steps."""
@@ -232,7 +235,17 @@ class Permits:
                 room = min(room, int(max(most - others, most / line.consumers)), int(min(per_s) * STEP_NS / NS_PER_S))
         return max(1, room)
 
+    def _wait(self, line: GroupDispatch, now_ns: int) -> None:
+        line.wait(self, now_ns)
+        if self.waits is None:
+            self.waits = Episode(now_ns)
+        else:
+            self.waits.begin(now_ns)
+        self.waits.of = line
+
     def _pass_on(self, permits: int) -> None:
+        if self.waits is not None:
+            self.waits.end(self._steps.clock.monotonic_ns())
         self.wanted -= permits
         self._count(permits)
         self._grant(permits)

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from penstock.core.names import NamespaceName, TopicName
     from penstock.net.connection import Connection
     from penstock.net.listener import Connections
-    from penstock.proxy.quota_sharing import ProxySharing
     from penstock.proxy.relay import Relay
     from penstock.proxy.relayed_consumers import RelayedConsumer
     from penstock.proxy.relayed_sends import RelayedProducer
     from penstock.proxy.services import Services
     from penstock.stats.findings import Json
+    from penstock.stats.limit_holds import Sharing
 
 # Waiting listings that are looked at.
 _LISTINGS_MAX: Final = 1_000
@@ -44,7 +44,7 @@ _LISTINGS: Final = (
 class Why:
     """Explanations. All methods are called on the proxy's loop, and raise NotFound for what no client here has."""
 
-    def __init__(self, services: Services, connections: Connections, sharing: ProxySharing) -> None:
+    def __init__(self, services: Services, connections: Connections, sharing: Sharing | None) -> None:
         self._services = services
         self._connections = connections
         self._limits = LimitHolds(services.clock, lambda: services.groups.in_use, sharing, lambda: None)
@@ -112,11 +112,14 @@ class Why:
 
     def _consumer(self, connection: Connection, consumer: RelayedConsumer) -> Iterator[Hold]:
         permits = consumer.permits
-        for line in permits.lines if permits is not None else ():
-            if permits is not None and line.waits(permits):
-                what = f"consumer {consumer.consumer_id} of {consumer.topic} at {connection.peer}"
-                numbers = {"held_permits": permits.wanted}
-                yield self._limits.of_group(what, "dispatch", line, line.limiter.waits_since_ns, numbers)
+        episode = permits.waits if permits is not None else None
+        if permits is None or episode is None or episode.of not in permits.lines or not permits.wanted:
+            return
+        now_ns = self._services.clock.monotonic_ns()
+        if episode.slows(now_ns, at_once=True):
+            what = f"consumer {consumer.consumer_id} of {consumer.topic} at {connection.peer}"
+            numbers = {"held_permits": permits.wanted, **episode.numbers(now_ns)}
+            yield self._limits.of_group(what, "dispatch", episode.of, episode.since_ns, numbers)
 
     def _connection(self, what: str, connection: Connection) -> Iterator[Hold]:
         memory, session = self._connections.memory, connection.handler

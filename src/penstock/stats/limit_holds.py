@@ -110,7 +110,7 @@ class LimitHolds:
         line = episode.of if episode is not None else None
         if episode is None or line is None or line not in producer.topic.publish_lines:
             return
-        if episode.slows(now_ns, at_once=True):
+        if line.limiter.share.limited and episode.slows(now_ns, at_once=True):
             got, amount = producer.messages_in, held.amount if held is not None else NOTHING
             numbers = episode.numbers(now_ns, got=got, wanted=got + amount.messages)
             numbers |= {"held_messages": amount.messages, "held_bytes": amount.bytes}
