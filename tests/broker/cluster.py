@@ -27,7 +27,7 @@ from tests.net.harness import disk_of, running
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Container, Sequence
     from pathlib import Path
 
     from fastapi import FastAPI
@@ -47,9 +47,18 @@ async def several(
     directory: Path,
     brokers: int = 2,
     registries: Sequence[Registry | None] | None = None,
+    silent: Container[int] = (),
     **limits: Any,  # noqa: ANN401
 ) -> AsyncIterator[list[Harness]]:
-    """Run brokers that all serve, with these limits; `registries`: where each one registers."""
+    """Run brokers that all serve, with these limits.
+
+    Args:
+        directory: the data directory is in it.
+        brokers: how many.
+        registries: where each one registers.
+        silent: those that answer nothing to the others.
+        limits: of each.
+    """
     loop = cast("VirtualLoop", asyncio.get_running_loop())
     disk = disk_of(loop)
     async with contextlib.AsyncExitStack() as stack:
@@ -64,7 +73,7 @@ async def several(
         where = [Addresses(service=ServiceUrls(f"pulsar://broker-{number}:6650", None)) for number in range(brokers)]
         writer.set_members([ready(number, addresses) for number, addresses in enumerate(where)])
         harnesses: list[Harness] = []
-        requests = AdminRequests(harnesses)
+        requests = AdminRequests(harnesses, silent)
 
         async def dial(number: int) -> AsyncClient:
             if number >= len(harnesses):
@@ -93,12 +102,15 @@ async def several(
 class AdminRequests:
     """Requests to the admin APIs of these brokers, without sockets."""
 
-    def __init__(self, harnesses: Sequence[Harness]) -> None:
+    def __init__(self, harnesses: Sequence[Harness], silent: Container[int]) -> None:
         self._harnesses = harnesses
+        self._silent = silent
         self._apps: dict[int, ASGIApp] = {}
 
     async def ask(self, broker: int, method: str, target: str, value: object = None, *, by: Asker) -> Any:  # noqa: ANN401
         """As `Peers.ask`."""
+        if broker in self._silent:
+            await asyncio.Event().wait()
         if broker not in self._apps:
             asked = self._harnesses[broker].broker
             gateway = BrokerGateway(lambda: administration(asked, for_peers=True), asked.loop, lambda _: [])

@@ -5,17 +5,20 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from penstock.broker.composition.administration import administration
+from penstock.core.broker_states import BrokerState
 from penstock.core.errors import (
     AlreadyExists,
     NotFound,
     PartitionsElsewhere,
     PreconditionFailed,
     ServedElsewhere,
+    ServiceNotReady,
     TopicNotFound,
 )
 from penstock.core.names import NamespaceName, TopicName
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.broker.administration.administration import Administration
+    from penstock.core.membership import SharedMembership
     from tests.net.harness import Harness
 
 NS = "persistent://public/default"
@@ -40,8 +44,9 @@ STRING = {"name": "s", "schema_data": b"", "type": 1}
 class Both:
     """Two brokers, a client of each, and their administration."""
 
-    def __init__(self, harnesses: list[Harness], clients: list[Client]) -> None:
+    def __init__(self, harnesses: list[Harness], clients: list[Client], silent: set[int]) -> None:
         self.harnesses = harnesses
+        self.silent = silent  # those that do not answer the other
         self.clients = clients
         self.admins: list[Administration] = [administration(one.broker) for one in harnesses]
 
@@ -65,9 +70,10 @@ class Both:
 
 @asynccontextmanager
 async def both_of(directory: Path) -> AsyncIterator[Both]:
-    async with several(directory) as harnesses:
+    silent: set[int] = set()
+    async with several(directory, silent=silent) as harnesses:
         clients = [await Client.connected(one.port) for one in harnesses]
-        yield Both(harnesses, clients)
+        yield Both(harnesses, clients, silent)
         for client in clients:
             await client.close()
 
@@ -225,6 +231,53 @@ async def test_partitions_are_operated_on_by_their_brokers(both: Both) -> None:
     assert stats["subscriptions"].keys() == {"s"}
     ends = await admin.topics.terminate_partitions(P)
     assert ends.keys() == {0, 1, 2, 3}
+
+
+async def partitioned(both: Both) -> list[str]:
+    """Four partitions; returns those of broker 1."""
+    await both.admins[0].topics.create_partitioned(P, 4)
+    await both.known(P.of_partition(3))
+    placement = both.harnesses[1].broker.placement
+    return [str(one) for one in map(P.of_partition, range(4)) if placement.is_ours(one)]
+
+
+async def test_statistics_are_given_without_the_partitions_of_a_broker_that_does_not_answer(both: Both) -> None:
+    theirs = await partitioned(both)
+    both.silent.add(1)
+    began_s = asyncio.get_running_loop().time()
+    stats = await both.admins[0].partitioned_stats.of_topic(P)
+    assert stats["unansweredPartitions"] == theirs
+    assert stats["partitions"].keys() == {str(P.of_partition(index)) for index in range(4)} - set(theirs)
+    assert (await both.admins[0].partitioned_stats.internal(P))["unansweredPartitions"] == theirs
+    assert asyncio.get_running_loop().time() - began_s <= 11, "five seconds each, for all partitions together"
+    why = await both.admins[0].why.of_topic(P)
+    assert why["unanswered"] == [1]
+
+
+async def test_a_suspect_broker_is_not_waited_for(both: Both) -> None:
+    theirs = await partitioned(both)
+    both.silent.add(1)
+    set_state(both, 1, BrokerState.SUSPECT)
+    began_s = asyncio.get_running_loop().time()
+    stats = await both.admins[0].partitioned_stats.of_topic(P)
+    assert stats["unansweredPartitions"] == theirs
+    assert (await both.admins[0].why.of_topic(P))["unanswered"] == [1]
+    assert asyncio.get_running_loop().time() - began_s < 1
+
+
+async def test_nothing_is_passed_on_to_a_broker_that_crashes_again_and_again(both: Both) -> None:
+    name = await both.create(1)
+    set_state(both, 1, BrokerState.CRASH_LOOPING)
+    with pytest.raises(ServiceNotReady, match=r"broker 1, which serves .*, is crash-looping"):
+        await both.admins[0].topics.unload(name)
+    with pytest.raises(ServiceNotReady, match="broker 1 crashes again and again"):
+        await both.admins[0].topics.delete(name)
+
+
+def set_state(both: Both, number: int, state: BrokerState) -> None:
+    membership = cast("SharedMembership", both.harnesses[0].broker.membership)
+    members = membership.members
+    membership.update({**members, number: replace(members[number], state=state)})
 
 
 async def test_new_partitions_get_the_subscriptions_of_the_first_on_every_broker(both: Both) -> None:

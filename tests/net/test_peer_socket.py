@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock.core.caller import NOBODY
+from penstock.core.deadline import DEADLINE_S
 from penstock.core.errors import ServiceNotReady
 from penstock.net.peer_socket import Inbox, accept, connect, open_inbox
 from penstock.net.peers import Peers
@@ -91,6 +94,20 @@ async def test_a_broker_that_has_ended_for_good_is_not_waited_for(inbox: Inbox) 
         connect(inbox.sending)
     with pytest.raises(ServiceNotReady, match="broker 1 of this cluster does not answer"):
         await Peers({1: inbox.sending}).ask(1, "GET", "/", by=NOBODY)
+
+
+async def test_a_broker_that_answers_nothing_has_less_time_than_whoever_asks_and_is_told_so(inbox: Inbox) -> None:
+    loop = asyncio.get_running_loop()
+    DEADLINE_S.set(loop.time() + 0.5)
+    with pytest.raises(ServiceNotReady, match="broker 1 of this cluster does not answer"):
+        await Peers({1: inbox.sending}).ask(1, "GET", "/", by=NOBODY)
+    deadline_s = DEADLINE_S.get()
+    assert deadline_s is not None
+    assert loop.time() < deadline_s, "there is time to say so"
+    with accept(inbox.receiving) as far:
+        told = re.search(rb"x-penstock-within-ms: (\d+)\r\n", far.recv(1_000))
+    assert told is not None
+    assert 300 < int(told[1]) < 450
 
 
 def test_a_message_without_a_connection_is_passed_over(inbox: Inbox) -> None:

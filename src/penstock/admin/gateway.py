@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 
+from penstock.core.deadline import DEADLINE_S, inner_s
 from penstock.core.errors import ServiceNotReady
 
 if TYPE_CHECKING:
@@ -33,9 +34,6 @@ FROM_PEER: Final[ContextVar[bool]] = ContextVar("FROM_PEER", default=False)
 
 # A loop that does not answer for so long does not publish either.
 ANSWER_S: Final = 5.0
-# Creating a thousand partitions, or deleting a namespace with all its topics, takes the disk a while; admin clients
-# wait for 60 s.
-OPERATION_S: Final = 50.0
 
 
 class Gateway(Protocol):
@@ -86,7 +84,7 @@ class BrokerGateway:
 
     async def ask(self, question: Callable[[Administration], Coroutine[Any, Any, T]]) -> T:
         """See `Gateway.ask`."""
-        return await self._ask(question, OPERATION_S)
+        return await self._ask(question)
 
     async def health(self) -> Health:
         """See `Gateway.health`."""
@@ -101,7 +99,9 @@ class BrokerGateway:
         snapshot = await self._ask(lambda broker: broker.snapshots.take(), self._answer_s)
         return self._render_metrics(snapshot)
 
-    async def _ask(self, question: Callable[[Administration], Coroutine[Any, Any, T]], within_s: float) -> T:
+    async def _ask(
+        self, question: Callable[[Administration], Coroutine[Any, Any, T]], within_s: float | None = None
+    ) -> T:
         administration = self._for_peers() if FROM_PEER.get() else self._administration()
         return await self._across.answer(question(administration), within_s)
 
@@ -115,9 +115,15 @@ class AcrossLoops:
         self._name = name
         self._answers: _Answers | None = None
 
-    async def answer(self, asked: Coroutine[Any, Any, T], within_s: float) -> T:
-        """Run `asked` there and return what it returns. Raises what it raises, and ServiceNotReady."""
-        answers = self._answers_to(asyncio.get_running_loop())
+    async def answer(self, asked: Coroutine[Any, Any, T], within_s: float | None = None) -> T:
+        """Run `asked` there and return what it returns. Raises what it raises, and ServiceNotReady.
+
+        It has the time that is left for the current request, or less with `within_s`; and what it asks others has less.
+        """
+        loop = asyncio.get_running_loop()
+        left_s = inner_s(loop.time())
+        within_s = left_s if within_s is None else min(within_s, left_s)
+        answers = self._answers_to(loop)
         answer: asyncio.Future[T] = answers.loop.create_future()
         working: list[asyncio.Task[T]] = []
 
@@ -128,11 +134,14 @@ class AcrossLoops:
         def give_up() -> None:
             working[0].cancel()
 
+        outer = DEADLINE_S.set(loop.time() + within_s)
         try:
-            self._loop.call_soon_threadsafe(start)
+            self._loop.call_soon_threadsafe(start)  # In a copy of this context.
         except RuntimeError as error:  # The loop is closed.
             asked.close()
             raise ServiceNotReady(f"the {self._name} has stopped") from error
+        finally:
+            DEADLINE_S.reset(outer)
         try:
             return await asyncio.wait_for(answer, within_s)
         except TimeoutError as error:

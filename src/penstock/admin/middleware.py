@@ -34,6 +34,8 @@ from penstock.admin.gateway import FROM_PEER
 from penstock.admin.http_memory import BODY_FACTOR, CHARGE, RETRY_AFTER_S, VALUE_BYTES, HttpMemory
 from penstock.admin.passing_on import BODY
 from penstock.core.caller import CALLER, NOBODY
+from penstock.core.deadline import DEADLINE_S, granted_s
+from penstock.core.deadline import HEADER as WITHIN_HEADER
 from penstock.core.errors import ServiceNotReady
 from penstock.core.units import KIB, MIB
 
@@ -156,6 +158,7 @@ class RequestMiddleware:
         from_peer = PEER in scope.get("state", ())
         FROM_PEER.set(from_peer)
         CALLER.set(NOBODY)  # A request that was sent behind another one begins in its context.
+        DEADLINE_S.set(asyncio.get_running_loop().time() + granted_s(_within(scope) if from_peer else None))
         exempt = from_peer or scope["path"] in ALWAYS_ANSWERED
         with self._memory.charge() as charge:
             scope[CHARGE] = charge
@@ -301,6 +304,12 @@ def _has_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """Return whether a body is being sent; not if the sender waits for 100-continue."""
     names = {name for name, value in headers if name != _CONTENT_LENGTH or value != b"0"}
     return bool(names & {_CONTENT_LENGTH, b"transfer-encoding"}) and b"expect" not in names
+
+
+def _within(scope: Scope) -> str | None:
+    """How long another broker waits, as it says."""
+    wanted = WITHIN_HEADER.encode()
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == wanted), None)
 
 
 def _announced(headers: Iterable[tuple[bytes, bytes]]) -> int:

@@ -11,6 +11,7 @@ again. What follows from an operation, such as deleting the partitions of a dele
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote, quote_plus
 
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from penstock.core.caller import Asker
     from penstock.core.membership import Membership
     from penstock.core.names import NamespaceName, TopicName
+
+
+# A broker reads from memory, or from its disk, in milliseconds. One that is frozen is suspect before this is over.
+PART_S: Final = 5.0
 
 
 class Requests(Protocol):
@@ -49,9 +54,12 @@ class Elsewhere:
         return Elsewhere(self._membership, self._requests, CALLER.get)
 
     async def ask(self, broker: int, method: str, target: str, value: object = None) -> Any:  # noqa: ANN401 - JSON
-        """As `Requests.ask`."""
+        """As `Requests.ask`; a broker that is being started answers when it serves, one that is down is not asked."""
         if self._requests is None:
             raise ServiceNotReady(f"broker {broker} serves that; try again")
+        member = self._membership.members.get(broker)
+        if member is not None and not member.allows.lookups:
+            raise ServiceNotReady(f"broker {broker} {member.allows.problem}")
         return await self._requests.ask(broker, method, target, value, by=self._asker())
 
     async def ask_all(self, method: str, target: str) -> None:
@@ -63,22 +71,34 @@ class Elsewhere:
             if number != self._membership.own:
                 await self._requests.ask(number, method, target, by=self._asker())
 
+    async def read(self, broker: int, target: str) -> Any:  # noqa: ANN401 - JSON
+        """Return the answer to a GET that is a part of a larger one, which is better given without it than late.
+
+        Raises the error that the broker answered with, or ServiceNotReady, at once if the broker does not serve.
+        """
+        member = self._membership.members.get(broker)
+        if member is not None and not member.allows.serves:
+            raise ServiceNotReady(f"broker {broker} is {member.state.value}")
+        try:
+            async with asyncio.timeout(PART_S):
+                return await self.ask(broker, "GET", target)
+        except TimeoutError as error:
+            raise ServiceNotReady(f"broker {broker} did not answer within {PART_S:g} s") from error
+
     async def answers(self, target: str) -> tuple[list[Any], list[int]]:
         """Return the answers of all other brokers to a GET, without those that know nothing (404).
 
         Also the numbers of the brokers that do not answer, or do not serve.
         """
+        others = sorted(self._membership.members.keys() - {self._membership.own}) if self._requests is not None else []
+        outcomes = await asyncio.gather(*(self.read(number, target) for number in others), return_exceptions=True)
         found, missing = [], []
-        for number, member in sorted(self._membership.members.items()):
-            if number == self._membership.own or self._requests is None:
-                continue
-            try:
-                if not member.allows.serves:
-                    raise ServiceNotReady(f"broker {number} is {member.state.value}")
-                found.append(await self._requests.ask(number, "GET", target, by=self._asker()))
-            except NotFound:
-                continue
-            except PenstockError:
+        for number, outcome in zip(others, outcomes, strict=True):
+            if not isinstance(outcome, BaseException):
+                found.append(outcome)
+            elif not isinstance(outcome, PenstockError):
+                raise outcome
+            elif not isinstance(outcome, NotFound):
                 missing.append(number)
         return found, missing
 

@@ -58,6 +58,7 @@ async def send(
     body: bytes = b"",
     *,
     host: str = "penstock",
+    within_s: float = RESPONSE_S,
 ) -> AsyncIterator[Response]:
     """Connect, send a request, and yield the response.
 
@@ -68,12 +69,14 @@ async def send(
         headers: without host, connection and content-length.
         body: of the request.
         host: for the header of this name.
+        within_s: how long connecting and the response's head may take together, and then each piece of its body.
 
     Raises:
-        NoResponse: there is none within RESPONSE_S.
+        NoResponse: there is none in time.
     """
+    until_s = asyncio.get_running_loop().time() + within_s
     try:
-        async with asyncio.timeout(RESPONSE_S):
+        async with asyncio.timeout_at(until_s):
             reader, writer = await connect()
     except (OSError, TimeoutError) as error:
         raise NoResponse(str(error) or "it does not accept the connection") from error
@@ -83,12 +86,13 @@ async def send(
         head += [f"{name}: {value}" for name, value in headers]
         writer.write("\r\n".join([*head, "\r\n"]).encode("latin-1") + body)
         try:
-            async with asyncio.timeout(RESPONSE_S):
+            async with asyncio.timeout_at(until_s):
                 await writer.drain()
                 status, pairs = _head(await reader.readuntil(b"\r\n\r\n"))
         except (OSError, EOFError, asyncio.LimitOverrunError, TimeoutError) as error:
-            raise NoResponse(str(error) or f"it did not answer within {RESPONSE_S:g} s") from error
-        yield Response(status, pairs, _pieces(reader, 0 if status in _WITHOUT_BODY else _length(pairs)))
+            raise NoResponse(str(error) or f"it did not answer within {within_s:g} s") from error
+        length = 0 if status in _WITHOUT_BODY else _length(pairs)
+        yield Response(status, pairs, _pieces(reader, length, within_s))
     finally:
         writer.transport.abort()
         with contextlib.suppress(OSError):
@@ -124,11 +128,11 @@ def _length(headers: list[tuple[str, str]]) -> int | None:
     return int(lengths.pop()) if lengths else None
 
 
-async def _pieces(reader: asyncio.StreamReader, length: int | None) -> AsyncIterator[bytes]:
+async def _pieces(reader: asyncio.StreamReader, length: int | None, within_s: float) -> AsyncIterator[bytes]:
     size = 0
     while size != length:  # What follows an announced body is nobody's.
         try:
-            async with asyncio.timeout(RESPONSE_S):
+            async with asyncio.timeout(within_s):
                 piece = await reader.read(PIECE_BYTES if length is None else min(PIECE_BYTES, length - size))
         except (OSError, TimeoutError) as error:
             raise NoResponse(str(error) or "it stopped in the middle of its response") from error

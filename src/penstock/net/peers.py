@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core import errors
 from penstock.core.caller import HEADER, encode_asker
+from penstock.core.deadline import HEADER as WITHIN_HEADER
+from penstock.core.deadline import announced, inner_s
 from penstock.core.errors import PenstockError, ServiceNotReady
 from penstock.core.units import MIB
 from penstock.net.client import AsyncClient
@@ -61,13 +63,18 @@ class Peers:
         *,
         by: Asker,
     ) -> AsyncIterator[Response]:
-        """Send a request of this asker, and yield the answer. Raises ServiceNotReady if there is none."""
+        """Send a request of this asker, and yield the answer. Raises ServiceNotReady if there is none.
+
+        The other broker has less time than is left for the request that this one is part of (`core.deadline`).
+        """
+        within_s = inner_s(asyncio.get_running_loop().time())
+        more = [(HEADER, encode_asker(by)), (WITHIN_HEADER, announced(within_s))]
 
         async def connect() -> Streams:
             return await asyncio.open_unix_connection(sock=connect_to(self._inboxes[broker]), limit=HEAD_BYTES_MAX)
 
         try:
-            async with send(connect, method, target, [*headers, (HEADER, encode_asker(by))], body) as response:
+            async with send(connect, method, target, [*headers, *more], body, within_s=within_s) as response:
                 yield response
         except NoResponse as error:
             raise _no_answer(broker) from error
@@ -79,13 +86,17 @@ class Peers:
         is no answer.
         """
         body = b"" if value is None else json.dumps(value).encode()
-        async with self.send(broker, method, target, body=body, by=by) as response:
-            pieces, size = [], 0
-            async for piece in response.body:
-                pieces.append(piece)
-                size += len(piece)
-                if size > JSON_BYTES_MAX:
-                    raise ServiceNotReady(f"the answer of broker {broker} to {method} {target} is too large")
+        within_s = inner_s(asyncio.get_running_loop().time())
+        try:
+            async with asyncio.timeout(within_s), self.send(broker, method, target, body=body, by=by) as response:
+                pieces, size = [], 0
+                async for piece in response.body:
+                    pieces.append(piece)
+                    size += len(piece)
+                    if size > JSON_BYTES_MAX:
+                        raise ServiceNotReady(f"the answer of broker {broker} to {method} {target} is too large")
+        except TimeoutError as error:
+            raise _no_answer(broker) from error
         is_json = "application/json" in response.values("content-type")
         return value_of(broker, response.status, json.loads(b"".join(pieces)) if is_json and pieces else None)
 

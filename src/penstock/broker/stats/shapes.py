@@ -299,7 +299,13 @@ class InternalStats(TypedDict):
     compactedLedger: NotRequired[LedgerInfo]
 
 
-class PartitionedInternalStats(TypedDict):
+class Unanswered(TypedDict):
+    """What an answer says that does not have all its parts."""
+
+    unansweredPartitions: NotRequired[list[str]]  # their brokers do not answer
+
+
+class PartitionedInternalStats(Unanswered):
     """Internal statistics of each partition."""
 
     metadata: PartitionedTopicMetadata
@@ -342,7 +348,7 @@ class InternalInfo(TypedDict):
     cursors: dict[str, StoredCursor]
 
 
-class PartitionedInternalInfo(TypedDict):
+class PartitionedInternalInfo(Unanswered):
     """Stored metadata of each partition."""
 
     partitions: dict[str, InternalInfo]

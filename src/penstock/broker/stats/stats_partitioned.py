@@ -13,7 +13,8 @@ from penstock.broker.elsewhere import of_topic
 from penstock.broker.stats import shapes
 from penstock.broker.stats.stats import NO_COMPACTION, StatsOptions
 from penstock.broker.topics.partitioned import KIND
-from penstock.core.errors import NotFound
+from penstock.broker.topics.partitions import in_turns
+from penstock.core.errors import NotFound, ServiceNotReady
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -65,41 +66,58 @@ class PartitionedStats:
     ) -> Json:
         """Sums over the partitions; with `per_partition`, also each of them.
 
-        Raises NotFound if it is not partitioned.
+        Without the partitions of brokers that do not answer, which are named. Raises NotFound if it is not partitioned,
+        ServiceNotReady if nobody answers.
         """
         options = options or StatsOptions()
-        of_partitions = {
-            str(one): await self._of(one, lambda one: self._stats.of_topic(one, options), f"/stats?{_query(options)}")
-            for one in self._existing(name)
-        }
+        found, silent = await self._of_each(
+            name, lambda one: self._stats.of_topic(one, options), f"/stats?{_query(options)}"
+        )
         return {
-            **added(list(of_partitions.values())),
+            **added(list(found.values())),
             "metadata": self.described(name),
-            "partitions": of_partitions if per_partition else {},
+            "partitions": found if per_partition else {},
+            **silent,
         }
 
     async def internal(self, name: TopicName) -> shapes.PartitionedInternalStats:
-        """Internal statistics of each partition. Raises NotFound if it is not partitioned."""
-        of_partitions = {
-            str(one): await self._of(one, self._internal.of_topic, "/internalStats") for one in self._existing(name)
-        }
-        return {"metadata": self.described(name), "partitions": of_partitions}
+        """Internal statistics of each partition. Errors and partitions without an answer are as those of `of_topic`."""
+        found, silent = await self._of_each(name, self._internal.of_topic, "/internalStats")
+        return {"metadata": self.described(name), "partitions": found, **silent}
 
     async def info(self, name: TopicName) -> shapes.InternalInfo | shapes.PartitionedInternalInfo:
         """Stored metadata of a topic, or of each of its partitions. Raises TopicNotFound."""
         if not self._partitions.count(name):
             return await self._internal.info(name)
-        of_partitions = {
-            str(one): await self._of(one, self._internal.info, "/internal-info") for one in self._existing(name)
-        }
-        return {"partitions": of_partitions}
+        found, silent = await self._of_each(name, self._internal.info, "/internal-info")
+        return {"partitions": found, **silent}
 
-    async def _of(self, name: TopicName, here: Callable[[TopicName], Awaitable[Any]], there: str) -> Any:  # noqa: ANN401
-        """JSON of a partition, made `here` or asked of its broker."""
-        broker = self._placement.broker_of(name)
-        if broker is None or broker == self._placement.own:
-            return await here(name)
-        return await self._elsewhere.ask(broker, "GET", of_topic(name, there))
+    async def _of_each(
+        self, name: TopicName, here: Callable[[TopicName], Awaitable[Any]], there: str
+    ) -> tuple[dict[str, Any], shapes.Unanswered]:
+        """JSON of each partition, made `here` or asked of its broker; and the partitions whose brokers do not answer.
+
+        Raises NotFound if it is not partitioned, ServiceNotReady if nobody answers.
+        """
+        found: dict[str, Any] = {}
+        failures: dict[str, ServiceNotReady] = {}
+
+        async def read(one: TopicName) -> None:
+            broker = self._placement.broker_of(one)
+            try:
+                if broker is None or broker == self._placement.own:
+                    found[str(one)] = await here(one)
+                else:
+                    found[str(one)] = await self._elsewhere.read(broker, of_topic(one, there))
+            except ServiceNotReady as error:
+                failures[str(one)] = error
+
+        existing = self._existing(name)
+        await in_turns(read, existing)
+        if failures and not found:
+            raise next(iter(failures.values()))
+        ordered = {str(one): found[str(one)] for one in existing if str(one) in found}
+        return ordered, {"unansweredPartitions": sorted(failures)} if failures else {}
 
     def described(self, name: TopicName) -> shapes.PartitionedTopicMetadata:
         """Metadata of a partitioned topic, as shown in its statistics. Raises NotFound if it is not partitioned."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from penstock.core.broker_states import Allows
     from penstock.core.clock import Clock
-    from penstock.core.membership import Membership
+    from penstock.core.membership import Member, Membership
     from penstock.core.names import TopicName
     from penstock.core.service_urls import Addresses
 
@@ -137,18 +137,20 @@ class Placement:
         number = self.owner(name)
         if number == self.own:
             return self._addresses
+        return self._member(number, name).addresses
+
+    def _member(self, number: int, name: TopicName) -> Member:
         member = self._membership.members.get(number)
         if member is None or not member.allows.lookups:
             state = member.state.value if member is not None else "not there"
-            raise ServiceNotReady(
-                f"broker {number}, which serves {name}, is {state}: its log says why; try again later"
-            )
-        return member.addresses
+            raise ServiceNotReady(f"broker {number}, which serves {name}, is {state}: its log says why; try later")
+        return member
 
     def check_ours(self, name: TopicName) -> None:
-        """Raise ServedElsewhere if another broker serves the topic."""
+        """Raise ServedElsewhere if another broker serves the topic, ServiceNotReady if nobody starts that one."""
         number = self.broker_of(name)
         if number is not None and number != self.own:
+            self._member(number, name)
             raise ServedElsewhere(str(name), number)
 
     def is_ours(self, name: TopicName) -> bool:
