@@ -124,9 +124,10 @@ async def test_an_answer_is_kept_by_nobody_but_its_caller(brokers_loop: asyncio.
 
 
 async def test_a_question_whose_caller_is_gone_is_given_up(brokers_loop: asyncio.AbstractEventLoop) -> None:
-    given_up = threading.Event()
+    begun, given_up = threading.Event(), threading.Event()
 
     async def endless(_: Administration) -> None:
+        begun.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -134,7 +135,7 @@ async def test_a_question_whose_caller_is_gone_is_given_up(brokers_loop: asyncio
 
     gateway = gateway_to(brokers_loop, answer_s=5)
     asking = asyncio.ensure_future(gateway.ask(endless))
-    await gateway.health()  # It has begun.
+    assert await asyncio.to_thread(begun.wait, 5)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
