@@ -7,8 +7,7 @@ one burst and the overshoot of one run pass. The overshoot is paid back.
 
 Why a change of rate keeps the balance: a new bucket would forgive the debt and allow another burst each time.
 
-Where: publish and dispatch rates charge these buckets (`broker.publishing.limiters`), and so do resource groups
-(`resource_group`).
+Where: each limiter has two of them, for messages and bytes (`resource_group`).
 
 The arithmetic uses whole numbers. The balance counts tokens times nanoseconds of the period, so rounding errors do not
 add up.

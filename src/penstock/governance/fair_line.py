@@ -5,7 +5,7 @@ Why not first come, first served: a member whose turns cost a thousand times as 
 Here each member has a start, and the lowest start is next. What a member used is added to its start, divided by its
 weight. So members with much to do get amounts in proportion to their weights, and one that comes back after a pause
 begins with the others.
-Where: topics and subscriptions of a resource group that is in debt (`broker.publishing`). Pure: costs are numbers.
+Where: topics and subscriptions that wait for a limit (`groups.limit`). Pure: costs are numbers.
 """
 
 from __future__ import annotations

@@ -114,6 +114,7 @@ class ClassLimiter:
         "_bytes",
         "_limited_ns",
         "_messages",
+        "_step_ns",
         "_waits_since_ns",
         "bytes_passed",
         "held",
@@ -126,6 +127,7 @@ class ClassLimiter:
         """Args: burst_ns: after a pause, what is added in this time may pass at once."""
         self.share = UNLIMITED
         self._burst_ns = burst_ns
+        self._step_ns: int | None = None
         # Counted since the group is known here; never reset.
         self.messages_passed = 0
         self.bytes_passed = 0
@@ -178,25 +180,36 @@ class ClassLimiter:
         return _left(self._messages, now_ns), _left(self._bytes, now_ns)
 
     def cost_s(self, messages: int, nbytes: int) -> float:
-        """For how many seconds this uses the share up."""
+        """For how many seconds, or periods, this uses the share up."""
         share = self.share
         of_messages = messages / share.messages if share.messages else 0.0
         return max(of_messages, nbytes / share.bytes if share.bytes else 0.0)
 
-    def set_share(self, share: GroupRate, now_ns: int) -> None:
-        """Change the share and keep the balance; a limit that is new begins with a full burst."""
-        self.share = share
+    def set_share(self, share: GroupRate, now_ns: int, step_ns: int | None = None) -> None:
+        """Change the share and keep the balance; a limit that is new begins with a full burst.
+
+        Args:
+            share: per second.
+            now_ns: the time.
+            step_ns: the share, of whole numbers, is that of such a period, and is added at its end, as Pulsar's
+                dispatch rates are; the burst is a period's. Either all shares of a limiter have one, or none.
+        """
+        self.share, self._step_ns = share, step_ns
         self._messages = self._changed(self._messages, share.messages, now_ns)
         self._bytes = self._changed(self._bytes, share.bytes, now_ns)
 
     def _changed(self, bucket: TokenBucket | None, per_second: float | None, now_ns: int) -> TokenBucket | None:
         if per_second is None:
             return None
-        rate = max(1, _thousandths(per_second))
-        if bucket is None:
-            return TokenBucket(rate, now_ns, period_ns=_PERIOD_NS, burst_ns=self._burst_ns)
-        bucket.set_rate(rate, now_ns)
-        return bucket
+        step_ns = self._step_ns
+        rate, period_ns = (
+            (max(1, _thousandths(per_second)), _PERIOD_NS) if step_ns is None else (int(per_second), step_ns)
+        )
+        if bucket is not None:
+            bucket.set_rate(rate, now_ns, period_ns=period_ns)
+            return bucket
+        burst_ns = self._burst_ns if step_ns is None else None
+        return TokenBucket(rate, now_ns, period_ns=period_ns, stepwise=step_ns is not None, burst_ns=burst_ns)
 
     def full(self, now_ns: int) -> bool:
         """Whether nothing is left of what was charged."""

@@ -32,7 +32,7 @@ class AdaptivePublish(GroupPublish):
     __slots__ = ("throttle",)
 
     def __init__(self, throttle: Throttle, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(throttle.topic or throttle.payer, ClassLimiter(), clock, loop, _evenly)
+        super().__init__(throttle.topic or throttle.payer, ClassLimiter(), clock, loop)
         self.throttle = throttle
 
     @property
@@ -114,7 +114,3 @@ class MeasuredBacklog:
         self.bytes_in = 0
         self.mark: int | None = None  # None: not measured
         self.measuring = False
-
-
-def _evenly() -> bool:
-    return False

@@ -213,7 +213,7 @@ class Permits:
 
     def _affordable(self, line: GroupDispatch, now_ns: int) -> int:
         """Permits that a group's balance allows, at least one."""
-        messages, nbytes = line.messages_left(now_ns), line.bytes_left(now_ns)
+        messages, nbytes = line.left(now_ns)
         permits = PERMITS_MAX if messages is None else int(messages / self._cost)
         if nbytes is not None and self._bytes:
             permits = min(permits, int(nbytes / (self._cost * self._bytes)))

@@ -161,7 +161,7 @@ class LimitHolds:
             lifted_by=f"raise {traffic}RateInMsgs or {traffic}RateInBytes of the group, {_DETACH}"
             + (f"; {problem}" if problem is not None else ""),
             numbers={
-                **_left(limiter, now_ns),
+                **balances(limiter, now_ns),
                 **per_s("share_", share.messages, share.bytes),
                 **per_s("quota_", quota.messages, quota.bytes),
                 **({"members": sharing.members} if sharing is not None and sharing.members else {}),
@@ -189,7 +189,7 @@ class LimitHolds:
             since_ns=since_ns,
             ready_ns=line.limiter.delay_ns(now_ns),
             lifted_by=_PUBLISH_RATE_OF_BROKER if of_broker else _PUBLISH_RATE,
-            numbers={**_left(line.limiter, now_ns), **per_s("", rate.messages, rate.bytes), **numbers},
+            numbers={**balances(line.limiter, now_ns), **per_s("", rate.messages, rate.bytes), **numbers},
         )
 
     def _throttle(self, what: str, line: AdaptivePublish, since_ns: int, numbers: Mapping[str, float]) -> Hold:
@@ -209,7 +209,7 @@ class LimitHolds:
                 "throttled_for_s": round((now_ns - (throttle.since_ns or now_ns)) / NS_PER_S, 1),
                 **per_s("natural_", throttle.messages.natural, throttle.bytes.natural),
                 **per_s("", share.messages, share.bytes),
-                **_left(line.limiter, now_ns),
+                **balances(line.limiter, now_ns),
                 **(self._memory_in_use() if pressures.memory > 0 else {}),
                 **numbers,
             },
@@ -233,7 +233,8 @@ def per_s(name: str, messages: float | None, nbytes: float | None) -> dict[str, 
     return {f"{name}{unit}_per_s": round(rate, 3) for unit, rate in rates if rate}
 
 
-def _left(limiter: ClassLimiter, now_ns: int) -> dict[str, float]:
+def balances(limiter: ClassLimiter, now_ns: int) -> dict[str, float]:
+    """Messages and bytes that are left, negative in debt; without those that are not limited."""
     left = zip(("messages_left", "bytes_left"), limiter.left(now_ns), strict=True)
     return {name: value for name, value in left if value is not None}
 

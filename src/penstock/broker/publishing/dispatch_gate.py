@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.broker.policies.policy_defaults import PolicyDefaults
-    from penstock.broker.publishing.limiters import DispatchLimiter
+    from penstock.broker.publishing.limiters import DispatchRate
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.core.clock import Clock
     from penstock.groups.group_dispatch import GroupDispatch
@@ -33,9 +33,9 @@ class DispatchGate:
         self._clock = clock
         self._limits = limits
         self._subscription = subscription
-        self.limiters: tuple[tuple[str, DispatchLimiter], ...] = ()
+        self.limiters: tuple[tuple[str, DispatchRate], ...] = ()
         self.groups: tuple[GroupDispatch, ...] = ()  # these limit every subscription, also one that has caught up
-        self.held_by: tuple[str, DispatchLimiter | GroupDispatch] | None = None  # that has stopped it last
+        self.held_by: tuple[str, GroupDispatch] | None = None  # that has stopped it last
         # ("msg" or "bytes", "Subscription", "Topic", "Broker" or "Group") -> count
         self.throttled: dict[tuple[str, str], int] = {}
 
@@ -59,11 +59,12 @@ class DispatchGate:
             if spent is not None:
                 self._stop("Group", spent, group, now_ns)
                 return False
-        for _, limiter in self.limiters:
-            limiter.forget(self._subscription)
-        for group in self.groups:
-            group.forget(self._subscription)
+        for one in self._all():
+            one.forget(self._subscription)
         return True
+
+    def _all(self) -> list[GroupDispatch]:
+        return [*(limiter for _, limiter in self.limiters), *self.groups]
 
     @property
     def stopped_by(self) -> HoldKind:
@@ -72,11 +73,11 @@ class DispatchGate:
             HoldKind.GROUP_QUOTA if self.held_by is not None and self.held_by[0] == "Group" else HoldKind.DISPATCH_RATE
         )
 
-    def limits_by(self, limiter: DispatchLimiter | GroupDispatch) -> bool:
+    def limits_by(self, limiter: GroupDispatch) -> bool:
         """Whether a limit is still one of the subscription's."""
-        return any(limiter is one for one in (*(one for _, one in self.limiters), *self.groups))
+        return any(limiter is one for one in self._all())
 
-    def _stop(self, kind: str, spent: str, limiter: DispatchLimiter | GroupDispatch, now_ns: int) -> None:
+    def _stop(self, kind: str, spent: str, limiter: GroupDispatch, now_ns: int) -> None:
         subscription = self._subscription
         self.held_by = (kind, limiter)
         if limiter.waits(subscription):
@@ -89,14 +90,10 @@ class DispatchGate:
         """The end of the rows of a batch that may be dispatched: at least one row, within the limiters' balance."""
         now_ns = self._clock.monotonic_ns()
         for limiter in self._in_force():
-            messages, nbytes = limiter.messages_left(now_ns), limiter.bytes_left(now_ns)
-            if messages is not None:
-                stop = _rows_of(messages, batch.message_counts, row, stop)
-            if nbytes is not None:
-                stop = _rows_of(nbytes, batch.lengths, row, stop)
+            stop = _affordable(limiter.left(now_ns), batch, row, stop)
         return stop
 
-    def _in_force(self) -> list[DispatchLimiter | GroupDispatch]:
+    def _in_force(self) -> list[GroupDispatch]:
         return [*self.groups, *(() if self._excused() else (limiter for _, limiter in self.limiters))]
 
     def unstored_stop(self, batch: Batch, stop: int) -> int:
@@ -110,18 +107,13 @@ class DispatchGate:
         for limiter in self._in_force():
             if limiter.short_of(now_ns) is not None:
                 return 0
-            messages, nbytes = limiter.messages_left(now_ns), limiter.bytes_left(now_ns)
-            if messages is not None:
-                stop = _rows_of(messages, batch.message_counts, 0, stop)
-            if nbytes is not None:
-                stop = _rows_of(nbytes, batch.lengths, 0, stop)
+            stop = _affordable(limiter.left(now_ns), batch, 0, stop)
         return stop
 
     def entries_at_most(self, entries: int) -> int:
         """Limit of entries to read from the disk: more could not be dispatched."""
         now_ns = self._clock.monotonic_ns()
-        lefts = [limiter.messages_left(now_ns) for _, limiter in self.limiters]
-        lefts += [group.messages_left(now_ns) for group in self.groups]
+        lefts = [limiter.left(now_ns)[0] for limiter in self._all()]
         return min([entries, *(left for left in lefts if left is not None)])
 
     def delivered(self, entries: int, messages: int, nbytes: int) -> None:
@@ -134,7 +126,7 @@ class DispatchGate:
         if self._limits().dispatch_throttling_on_batch_message_enabled:
             messages = entries
         for _, limiter in self.limiters:
-            limiter.charge(messages, nbytes, now_ns)
+            limiter.charge(self._subscription, messages, nbytes, now_ns)
 
 
 def gate_of(subscription: Subscription) -> DispatchGate | None:
@@ -164,6 +156,14 @@ def throttled_events(subscription: Subscription) -> ThrottledEvents:
         "dispatchThrottledMsgEventsByBrokerLimit": counts.get(("msg", "Broker"), 0),
         "dispatchThrottledBytesEventsByBrokerLimit": counts.get(("bytes", "Broker"), 0),
     }
+
+
+def _affordable(left: tuple[int | None, int | None], batch: Batch, row: int, stop: int) -> int:
+    """The end of the rows that these messages and bytes pay for, at least one."""
+    messages, nbytes = left
+    if messages is not None:
+        stop = _rows_of(messages, batch.message_counts, row, stop)
+    return stop if nbytes is None else _rows_of(nbytes, batch.lengths, row, stop)
 
 
 def _rows_of(left: int, amounts: Sequence[int] | None, row: int, stop: int) -> int:

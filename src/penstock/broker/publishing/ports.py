@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.broker.policies.policy_table import EffectivePolicies
     from penstock.broker.publishing.access_modes import WriteAccess
     from penstock.broker.publishing.deduplication import TopicDeduplication
-    from penstock.broker.publishing.limiters import DispatchLimiter
+    from penstock.broker.publishing.limiters import DispatchRate
     from penstock.broker.publishing.producer import Producer
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.broker.subscriptions.tail import Tail
@@ -51,7 +51,7 @@ class PublishedTopic(Protocol):
     throttle_lines: tuple[AdaptivePublish, ...]
     counted: Amount
     waiting: Amount
-    dispatch_limiter: DispatchLimiter | None
+    dispatch_limiter: DispatchRate | None
     deduplication: TopicDeduplication | None
 
     @property

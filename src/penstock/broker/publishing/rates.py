@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.policies.policy_values import Rate
 from penstock.broker.publishing.dispatch_gate import DispatchGate, gate_of
-from penstock.broker.publishing.limiters import DispatchLimiter, RatePublish
+from penstock.broker.publishing.limiters import DispatchRate, RatePublish
 from penstock.broker.publishing.spent_limiters import SpentLimiters
 from penstock.core.errors import NotAllowed, TooManyRequests
 from penstock.core.units import NS_PER_S
-from penstock.groups.group_dispatch import GroupDispatch
 
 if TYPE_CHECKING:
     import asyncio
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.core.clock import Clock
     from penstock.groups.group import Group
+    from penstock.groups.group_dispatch import GroupDispatch
     from penstock.groups.ports import Throttles
 
 # The owner of a mute for the broker's rate; topics use their names, which contain a scheme.
@@ -49,10 +49,10 @@ class Rates:
         self._limits = limits
         self._groups = groups
         self._publish: RatePublish | None = None
-        self._dispatch: DispatchLimiter | None = None
+        self._dispatch: DispatchRate | None = None
         self._spent_publish = SpentLimiters[RatePublish](clock)
-        self._spent_dispatch = SpentLimiters[DispatchLimiter](clock)  # of topics
-        self._spent_subscriptions = SpentLimiters[DispatchLimiter](clock)  # by topic: names are the client's choice
+        self._spent_dispatch = SpentLimiters[DispatchRate](clock)  # of topics
+        self._spent_subscriptions = SpentLimiters[DispatchRate](clock)  # by topic: names are the client's choice
         self._subscribes: dict[tuple[str, str | None], _Subscribes] = {}  # by topic and role
         self.throttling: Throttles[PublishedTopic] | None = None  # None: adaptive throttling is disabled
         self.refresh()
@@ -167,13 +167,13 @@ class Rates:
         return line
 
     def _dispatch_limiter(
-        self, old: DispatchLimiter | None, owner: str, topic: PublishedTopic | None, rate: Rate
-    ) -> DispatchLimiter | None:
+        self, old: DispatchRate | None, owner: str, topic: PublishedTopic | None, rate: Rate
+    ) -> DispatchRate | None:
         if not rate.limited:
             if old is not None:
                 old.close()
             return None
-        limiter = old or DispatchLimiter(self._clock, self._loop, owner, topic)
+        limiter = old or DispatchRate(self._clock, self._loop, owner, topic)
         limiter.set_base(rate)
         return limiter
 
@@ -195,10 +195,9 @@ class Rates:
         self.check_read(topic)
         now_ns = self._clock.monotonic_ns()
         for limiter in self._shared_dispatch(topic):
-            charged = limiter.limiter if isinstance(limiter, GroupDispatch) else limiter
-            charged.charge(messages, nbytes, now_ns)
+            limiter.limiter.charge(messages, nbytes, now_ns)
 
-    def _shared_dispatch(self, topic: PublishedTopic) -> list[DispatchLimiter | GroupDispatch]:
+    def _shared_dispatch(self, topic: PublishedTopic) -> list[GroupDispatch]:
         rates = (topic.dispatch_limiter, self._dispatch)
         return [*(group.dispatch for group in topic.resource_groups), *(rate for rate in rates if rate is not None)]
 
@@ -250,7 +249,7 @@ class _Subscribes:
         self.consumers = 0  # at most, at the same time
 
 
-def _adopted(left: DispatchLimiter | None, owner: str, topic: PublishedTopic) -> DispatchLimiter | None:
+def _adopted(left: DispatchRate | None, owner: str, topic: PublishedTopic) -> DispatchRate | None:
     if left is not None:
         left.adopt(owner, topic)
     return left

@@ -16,14 +16,14 @@ from urllib.parse import quote
 
 from penstock.broker.elsewhere import NOWHERE
 from penstock.broker.publishing.dispatch_gate import gate_of
+from penstock.broker.publishing.limiters import DispatchRate
 from penstock.broker.publishing.ports import ProducerClient
 from penstock.broker.publishing.rates import BROKER
 from penstock.broker.stats.delivery_holds import holds_of
 from penstock.core.errors import NotFound, TopicNotFound
 from penstock.governance.holds import Hold, HoldKind
-from penstock.groups.group_dispatch import GroupDispatch
 from penstock.stats.findings import FINDINGS_MAX, explanation, merged, pace
-from penstock.stats.limit_holds import LimitHolds, Muted, per_s
+from penstock.stats.limit_holds import LimitHolds, Muted, balances, per_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -232,7 +232,7 @@ class Why:
         what = f"subscription {subscription.name} of {subscription.topic.text}"
         waiting = {"waiting_entries": subscription.waiting}
         numbers = {**waiting, **episode.numbers(now_ns, got=subscription.messages_out)}
-        if isinstance(limiter, GroupDispatch):
+        if not isinstance(limiter, DispatchRate):
             yield self._limits.of_group(what, "dispatch", limiter, episode.since_ns, numbers)
             return
         rate = limiter.rate
@@ -241,10 +241,10 @@ class Why:
             what=what,
             of=kind.lower(),
             since_ns=episode.since_ns,
-            ready_ns=limiter.delay_ns(now_ns),
+            ready_ns=limiter.limiter.delay_ns(now_ns),
             lifted_by=_RAISE_DISPATCH[kind],
             numbers={
-                **{f"{name}_left": left for name, left in limiter.balances(now_ns).items()},
+                **balances(limiter.limiter, now_ns),
                 **{
                     name.replace("per_s", "per_period"): one
                     for name, one in per_s("", rate.messages, rate.bytes).items()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.broker.changes import Changes
     from penstock.broker.policies.policy_table import EffectivePolicies
     from penstock.broker.publishing.deduplication import Deduplication, TopicDeduplication
-    from penstock.broker.publishing.limiters import DispatchLimiter
+    from penstock.broker.publishing.limiters import DispatchRate
     from penstock.broker.publishing.producer import Producer
     from penstock.broker.publishing.rates import Rates
     from penstock.broker.subscriptions.ports import ConsumedSubscription, DispatchServices
@@ -179,7 +179,7 @@ class Topic:
         self.throttle_lines: tuple[AdaptivePublish, ...] = ()
         self.counted = NOTHING_PUBLISHED
         self.waiting = NOTHING_PUBLISHED
-        self.dispatch_limiter: DispatchLimiter | None = None
+        self.dispatch_limiter: DispatchRate | None = None
         services.rates.topic_changed(self)
 
     def held(self, messages: int, nbytes: int) -> None:
