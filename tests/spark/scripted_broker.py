@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 HOST: Final = "127.0.0.1"
+TIMEOUT_S: Final = 60.0
 # So long the next command is waited for before a frame is sent; a client that writes at once is always read first.
 PATIENCE_S: Final = 0.001
 _BEFORE_ALL: Final = 2**63
@@ -44,10 +45,12 @@ class Stored(NamedTuple):
     entry: bytes
 
 
-def batch_of(values: list[bytes]) -> bytes:
+def batch_of(values: list[bytes], *, publish_ms: int = 1) -> bytes:
     """An entry with these messages."""
     payload = entries.batch((SingleMessageMetadata(), value) for value in values)
-    about = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, num_messages_in_batch=len(values))
+    about = MessageMetadata(
+        producer_name="p", sequence_id=0, publish_time=publish_ms, num_messages_in_batch=len(values)
+    )
     return entries.entry(about, payload)
 
 
@@ -67,7 +70,9 @@ class ScriptedBroker:
         topics: entries by full name; may be changed before clients connect.
         partitions: of partitioned topics, by full name.
         hidden: entries that are passed over when they should be sent for the first time: (ledger, entry) by topic.
-        fails_after: entries that are stored before the connection of their producer is cut; None for never.
+        tells_backlogs: whether consumers are told how many entries wait for them.
+        ignores: entries that are passed over when they come, from now on.
+        refusals: of producers whose name is in use.
         stored: how many entries were stored.
         duplicates: how many were not, because they were there.
     """
@@ -76,13 +81,15 @@ class ScriptedBroker:
     topics: dict[str, list[Stored]] = field(default_factory=dict)
     partitions: dict[str, int] = field(default_factory=dict)
     hidden: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
-    fails_after: int | None = None
+    tells_backlogs: bool = True
+    ignores: int = 0
+    refusals: int = 0
     stored: int = 0
     duplicates: int = 0
     sequence_ids: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.Condition()
         self.connected: dict[tuple[str, str], _Link] = {}
         self._listener = socket.create_server((HOST, 0))
         self.url = f"pulsar://{HOST}:{self._listener.getsockname()[1]}"
@@ -90,10 +97,15 @@ class ScriptedBroker:
         self._thread = threading.Thread(target=self._accept, name="scripted", daemon=True)
 
     def add(self, topic: str, batches: list[list[bytes]], *, ledger_id: int = 1, first_entry_id: int = 0) -> None:
-        """Append entries to a topic."""
+        """Append entries to a topic, one published each millisecond."""
         held = self.topics.setdefault(topic, [])
         for entry_id, values in enumerate(batches, first_entry_id):
-            held.append(Stored(ledger_id, entry_id, len(values), batch_of(values)))
+            held.append(Stored(ledger_id, entry_id, len(values), batch_of(values, publish_ms=len(held) + 1)))
+
+    def wait_for_refusals(self, count: int) -> None:
+        """Wait until so many producers were refused."""
+        with self.lock:
+            assert self.lock.wait_for(lambda: self.refusals >= count, TIMEOUT_S)
 
     def cut(self) -> None:
         """End all connections."""
@@ -164,8 +176,7 @@ class _Link:
             while len(data) >= 4 and len(data) >= (size := 4 + struct.unpack_from(">I", data)[0]):
                 whole = bytes(data[:size])
                 del data[:size]
-                if not self._handle(whole):
-                    return False
+                self._handle(whole)
             return True
         streams = [name for name, frames in self._streams.items() if frames]
         streams += [number for number, one in self._consumers.items() if self._sendable(one)]
@@ -178,18 +189,18 @@ class _Link:
 
     # -- commands ----------------------------------------------------------------------------------------------------
 
-    def _handle(self, whole: bytes) -> bool:
+    def _handle(self, whole: bytes) -> None:
         command_size = struct.unpack_from(">I", whole, 4)[0]
         command = codec.decode_command(whole[8 : 8 + command_size])
         body = codec.body_in(command)
         kind = BaseCommand.Type.Name(command.type).lower()
         if command.type == BaseCommand.SEND:
-            return self._store(body, whole[8 + command_size :])
+            self._store(body, whole[8 + command_size :])
+            return
         answer = getattr(self, f"_on_{kind}")(body)
         if answer is not None:
             stream, data = answer
             self._streams.setdefault(stream, deque()).append(data)
-        return True
 
     def _on_connect(self, _body: codec.CommandConnect) -> tuple[object, bytes]:
         said = {"server_version": "scripted", "protocol_version": 20, "max_message_size": 5 << 20}
@@ -203,7 +214,7 @@ class _Link:
         return ("request", body.request_id), codec.lookup_connect(body.request_id, self._broker.url, None)
 
     def _on_subscribe(self, body: codec.CommandSubscribe) -> tuple[object, bytes]:
-        held = self._broker.topics[body.topic]
+        held = self._broker.topics.setdefault(body.topic, [])
         start = body.start_message_id.ledgerId, body.start_message_id.entryId
         if start[0] >= _BEFORE_ALL:
             start = (-1, -1)
@@ -228,6 +239,15 @@ class _Link:
         elif last:
             answer["consumer_mark_delete_position"] = answer["last_message_id"]
         return ("request", body.request_id), frame(BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE, **answer)
+
+    def _on_consumer_stats(self, body: codec.CommandConsumerStats) -> tuple[object, bytes]:
+        consumer = self._consumers[body.consumer_id]
+        said: dict[str, Any] = {"request_id": body.request_id}
+        if self._broker.tells_backlogs:
+            said["msgBacklog"] = len(self._broker.topics[consumer.topic]) - consumer.next_index
+        else:
+            said |= {"error_code": int(WireCode.NOT_ALLOWED_ERROR), "error_message": "no statistics for you"}
+        return ("request", body.request_id), frame(BaseCommand.CONSUMER_STATS_RESPONSE, **said)
 
     def _on_close_consumer(self, body: codec.CommandCloseConsumer) -> tuple[object, bytes]:
         self._consumers.pop(body.consumer_id, None)
@@ -263,6 +283,8 @@ class _Link:
         stream = ("request", body.request_id)
         with self._broker.lock:
             if key in self._broker.connected:
+                self._broker.refusals += 1
+                self._broker.lock.notify_all()
                 busy = f"Producer with name '{key[1]}' is already connected to topic"
                 return stream, codec.error(body.request_id, int(WireCode.PRODUCER_BUSY), busy)
             self._broker.connected[key] = self
@@ -271,12 +293,15 @@ class _Link:
         said = {"request_id": body.request_id, "producer_name": key[1], "last_sequence_id": last}
         return stream, frame(BaseCommand.PRODUCER_SUCCESS, **said)
 
-    def _store(self, body: codec.CommandSend, entry: bytes) -> bool:
-        """Store an entry unless it is there; False cuts the connection before its receipt."""
+    def _store(self, body: codec.CommandSend, entry: bytes) -> None:
+        """Store an entry unless it is there."""
         broker = self._broker
         key = self._producers[body.producer_id]
         highest = max(body.sequence_id, body.highest_sequence_id)
         with broker.lock:
+            if broker.ignores:
+                broker.ignores -= 1
+                return
             if body.sequence_id <= broker.sequence_ids.get(key, -1):
                 broker.duplicates += 1
             else:
@@ -284,12 +309,9 @@ class _Link:
                 held.append(Stored(1, len(held), max(1, body.num_messages), entry))
                 broker.sequence_ids[key] = highest
                 broker.stored += 1
-            if broker.fails_after is not None and broker.stored >= broker.fails_after:
-                return False
         receipt = {"producer_id": body.producer_id, "sequence_id": body.sequence_id, "message_id": _id(1, 0)}
         answer = frame(BaseCommand.SEND_RECEIPT, **receipt)
         self._streams.setdefault(("producer", body.producer_id), deque()).append(answer)
-        return True
 
     def _on_close_producer(self, body: codec.CommandCloseProducer) -> tuple[object, bytes]:
         with self._broker.lock:

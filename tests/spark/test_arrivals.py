@@ -59,8 +59,8 @@ def read_together(
 ) -> dict[str, list[bytes]]:
     taken: dict[str, list[bytes]] = {one.topic: [] for one in ranges}
     with opened(broker) as cluster:
-        for one, found in read_many(cluster, ranges, options):
-            taken[one.topic] += values(found)
+        for one, value in read_many(cluster, ranges, options, lambda one, found: [(one, v) for v in values(found)]):
+            taken[one.topic].append(value)
     return taken
 
 

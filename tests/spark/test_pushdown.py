@@ -85,7 +85,7 @@ def test_a_filter_narrows_what_offsets_and_times_of_the_options_say_and_widens_n
         list(reader.pushFilters(list(filters)))
         return [one for task in reader.partitions() for one in task.ranges]  # type: ignore[attr-defined]
 
-    whole = [TopicRange(topic, MessageId(ledger_id, 1), MessageId(ledger_id, 3))]
+    whole = [TopicRange(topic, MessageId(ledger_id, 1), MessageId(ledger_id, 3), lane=f"{ledger_id}:1")]
     assert ranges() == whole
     assert ranges(GreaterThan(TIME, ever), LessThan(TIME, now + timedelta(days=1))) == whole
     assert ranges(GreaterThan(TIME, now - timedelta(days=1))) == whole

@@ -2,7 +2,7 @@
 """A query writes each micro-batch; what happens to it or to the broker meanwhile loses nothing.
 
 The queries read a directory of files, one file a micro-batch: such a source brings the same rows in the same order when
-a micro-batch comes again.
+a micro-batch comes again, which the option `pulsar.producer.producerName` promises. `test_topic_to_topic` reads topics.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     Official = Callable[[str], pulsar.Client]
 
 
+IN_ORDER = {"pulsar.producer.producerName": "files"}
 # Three starts of a broker, one after another, take longer than the usual limits if the machine is busy.
 PATIENT = {"operationTimeoutMs": "300000", "pulsar.producer.sendTimeoutMs": "300000"}
 
@@ -83,9 +84,9 @@ def test_a_micro_batch_that_comes_again_adds_nothing_where_topics_deduplicate(
     spark: SparkSession, deduplicating: BrokerProcess, official: Official, topic: str, tmp_path: Path
 ) -> None:
     create_partitions(deduplicating, topic, 2)
-    run(lines(spark, tmp_path / "in", 2, 3_000), deduplicating, topic, tmp_path / "checkpoint")
+    run(lines(spark, tmp_path / "in", 2, 3_000), deduplicating, topic, tmp_path / "checkpoint", **IN_ORDER)
     forget_last_commit(tmp_path / "checkpoint")
-    run(lines(spark, tmp_path / "in", 3, 3_000), deduplicating, topic, tmp_path / "checkpoint")
+    run(lines(spark, tmp_path / "in", 3, 3_000), deduplicating, topic, tmp_path / "checkpoint", **IN_ORDER)
     assert numbers_in(official(deduplicating.url), topic, 2) == list(range(9_000))
 
 
@@ -120,13 +121,14 @@ def test_a_task_that_fails_half_way_through_is_written_once_where_topics_dedupli
 
     df = lines(spark, tmp_path / "in", 2, 30_000).select(f.rpad("value", 200, " ").alias("value"))
     df = df.mapInArrow(stumble_once, "value string, __eventTime bigint")
-    options = {"pulsar.producer.batchingMaxMessages": "70"}
+    options = IN_ORDER | {"pulsar.producer.batchingMaxMessages": "70"}
     with pytest.raises(StreamingQueryException, match="a time before 1970"):
         run(df, deduplicating, topic, tmp_path / "checkpoint", **options)
     before = len(numbers_in(official(deduplicating.url), topic, 2))
     assert 0 < before < 30_000
     # The rest goes in batches of another size: what is there is recognised by row.
-    run(df, deduplicating, topic, tmp_path / "checkpoint", **{"pulsar.producer.batchingMaxMessages": "1000"})
+    options["pulsar.producer.batchingMaxMessages"] = "1000"
+    run(df, deduplicating, topic, tmp_path / "checkpoint", **options)
     assert numbers_in(official(deduplicating.url), topic, 2) == list(range(60_000))
 
 
@@ -146,7 +148,8 @@ def test_a_broker_killed_while_a_query_writes_loses_nothing_and_with_deduplicati
         killer = threading.Thread(target=kill_and_restart, args=(broker, done, 3))
         killer.start()
         try:
-            run(df, broker, topic, tmp_path / "checkpoint", **PATIENT, **{"pulsar.producer.batchingMaxMessages": "10"})
+            options = PATIENT | IN_ORDER | {"pulsar.producer.batchingMaxMessages": "10"}
+            run(df, broker, topic, tmp_path / "checkpoint", **options)
         finally:
             done.set()
             killer.join()

@@ -34,6 +34,11 @@ _REPORT: Final = """\
 Write a page (HTML) about what the tables say: usage, who was slowed, fairness, top talkers, quotas
 that would fit, costs. It needs no Spark.
 """
+_AUDIT: Final = """\
+Compare a topic that a stream has written with the topics that it has read, message by message:
+rows that are there twice, and messages that have no row. The stream must have been written with
+the column __provenance. It needs no Spark. Exit status 1 if something is wrong.
+"""
 _TARGET: Final = 0.99
 _CORES: Final = 2
 
@@ -81,6 +86,25 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     whatif.add_argument("--apply", action="store_true", help="set the quotas, or the recommended ones")
     whatif.add_argument("--admin-url", metavar="URL", help="the admin port, for --apply: http://HOST:8080")
     whatif.add_argument("--token", metavar="TOKEN", help="a token of an admin (default: the variable PENSTOCK_TOKEN)")
+    audit = subcommands.add_parser(
+        "audit",
+        help="prove that a stream has written each row once",
+        description=_AUDIT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    audit.set_defaults(run=_audit)
+    audit.add_argument("--service-url", required=True, metavar="URL", help="of the brokers: pulsar://HOST:PORT")
+    audit.add_argument("--sink", required=True, metavar="TOPIC", help="what the stream writes")
+    audit.add_argument(
+        "--source", action="append", default=[], metavar="TOPIC", help="what it reads; may be given several times"
+    )
+    audit.add_argument(
+        "--query", default="", metavar="NAME", help="only its rows: spark-QUERYID, or its pulsar.producer.producerName"
+    )
+    audit.add_argument("--filtered", action="store_true", help="messages without a row are no error")
+    audit.add_argument(
+        "--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the Spark source, as token=…"
+    )
     report = _subcommand(subcommands, "report", "write a page about the tables", _REPORT, master=False)
     report.set_defaults(run=_report)
     report.add_argument("--output", type=Path, default=Path("usage.html"), metavar="FILE", help="(default: usage.html)")
@@ -188,6 +212,27 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             f"{row['fairness']:.3f}",
         ]
         yield f"{row['resource_group']:<30} {row['kind']:<17} " + " ".join(f"{cell:>13}" for cell in cells)
+
+
+def _audit(arguments: argparse.Namespace) -> int:
+    try:
+        from penstock.spark.audit import audit
+        from penstock.spark.client.cluster import Cluster
+        from penstock.spark.options import parse_endpoint
+    except ImportError as error:
+        raise ConfigurationError(f"{error}; want: pip install 'penstock[spark]'") from error
+    options = {"service.url": arguments.service_url, **dict(_key_and_value(item) for item in arguments.option)}
+    with Cluster(parse_endpoint(options)) as cluster:
+        found = audit(cluster, arguments.sink, arguments.source, arguments.query)
+    twice, missing = sum(found.twice.values()), sum(found.missing.values())
+    print(f"{found.rows:,} rows, {found.unnumbered:,} of them without a source; {twice:,} are there again")
+    for name, count in sorted(found.twice.items()):
+        print(f"  {count:,} again: {name}")
+    if arguments.source:
+        print(f"{found.compared:,} messages in the sources, {missing:,} without a row")
+    for topic, count in sorted(found.missing.items()):
+        print(f"  {count:,} of {topic}: {', '.join(map(str, found.named[topic]))}")
+    return 1 if twice or (missing and not arguments.filtered) else 0
 
 
 def _report(arguments: argparse.Namespace) -> int:

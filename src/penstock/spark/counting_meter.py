@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.core.units import KIB
 from penstock.spark.budgets import UNLIMITED, Room, Used
 from penstock.spark.client.message_id import MessageId
 from penstock.spark.client.watch import Query
-from penstock.spark.offsets import entries_between
+from penstock.spark.offsets import MESSAGES_PER_ENTRY, entries_between
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -55,12 +56,14 @@ class Published(NamedTuple):
         return self.at_ms if place[:2] == self.entry[:2] else 0
 
 
-# For a partition about which nothing is known: a few messages an entry, of a KiB each.
-UNKNOWN_PACE: Final = Pace(1, 20, 20_480)
+# For a partition about which nothing is known: messages of a KiB.
+UNKNOWN_PACE: Final = Pace(1, MESSAGES_PER_ENTRY, MESSAGES_PER_ENTRY * KIB)
 
 
 class CountingMeter:
     """A `Meter` of partitions from `start` to `end`. `sample` must have been called before anything else."""
+
+    is_counted: Final = True
 
     def __init__(
         self, watch: Watch, start: Offsets, end: Offsets, paces: dict[str, Pace], published: dict[str, Published]

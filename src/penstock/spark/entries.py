@@ -15,6 +15,7 @@ import struct
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -32,6 +33,7 @@ _KEY: Final = b"\x12"
 _PAYLOAD_SIZE: Final = b"\x18"
 _EVENT_TIME: Final = b"\x28"
 _KEY_IS_BASE64: Final = b"\x30\x01"
+_SEQUENCE_ID: Final = 0x40
 _NULL_VALUE: Final = b"\x48\x01"
 _PROPERTY_KEY: Final = b"\x0a"
 _PROPERTY_VALUE: Final = b"\x12"
@@ -49,6 +51,7 @@ class Messages(NamedTuple):
     properties: pa.BinaryArray | None = None  # as `encoded_properties` makes them
     deliver_at_ms: pa.Int64Array | None = None  # not before; of the entry, and so of a message without a batch
     partition: pa.Int64Array | None = None  # the index, instead of the one that the key decides; null or -1: none
+    sequence_id: pa.Int64Array | None = None  # grows; None: numbered as they are sent
 
     def take(self, rows: pa.Array) -> Messages:
         """Return these rows, in this order."""
@@ -98,10 +101,26 @@ def _as_in_a_batch(messages: Messages) -> pa.BinaryArray:
         pieces.append(_by_number(messages.event_time_ms, lambda time_ms: _EVENT_TIME + encode_varint(time_ms)))
     if messages.key_is_base64 is not None:
         pieces.append(pc.if_else(messages.key_is_base64, pa.scalar(_KEY_IS_BASE64, _BINARY), _NOTHING))
+    if messages.sequence_id is not None:
+        pieces.append(_sequence_ids(messages.sequence_id))
     if value.null_count:
         pieces.append(pc.if_else(pc.is_null(value), pa.scalar(_NULL_VALUE, _BINARY), _NOTHING))
     metadata = pieces[0] if len(pieces) == 1 else _joined(*pieces)
     return _joined(_by_number(pc.binary_length(metadata), _encode_u32), metadata, value)
+
+
+def _sequence_ids(numbers: pa.Int64Array) -> pa.BinaryArray:
+    """Encode numbers that are all different, each as a varint of the length of the largest."""
+    plain = numbers.to_numpy()
+    width = max(1, -(-int(plain.max(initial=0)).bit_length() // 7))
+    digits = np.empty((len(plain), 1 + width), np.uint8)
+    digits[:, 0] = _SEQUENCE_ID
+    for place in range(width):
+        digits[:, 1 + place] = plain >> 7 * place & 127
+    digits[:, 1:-1] |= 128  # Every byte but the last says that another one follows.
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(1 + width), len(plain), [None, pa.py_buffer(digits)]).cast(
+        _BINARY
+    )
 
 
 def _joined(*columns: pa.Array) -> pa.BinaryArray:

@@ -15,20 +15,24 @@ LISTED_MAX: Final = 100
 
 
 class Lag(NamedTuple):
-    """What waits in partitions that are behind: messages (estimated), and seconds since the next one was published."""
+    """What waits in partitions that are behind: messages (estimated), and seconds since the next one was published.
 
-    behind: dict[str, tuple[int, float | None]]
+    Both are None if they are unknown.
+    """
+
+    behind: dict[str, tuple[int | None, float | None]]
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures of all partitions together, of the worst one, and of each that is behind."""
-        messages = [one for one, _ in self.behind.values()]
+        messages = [one for one, _ in self.behind.values() if one is not None]
+        is_known = len(messages) == len(self.behind)
         seconds = [one for _, one in self.behind.values() if one is not None]
-        listed = sorted(self.behind, key=lambda topic: (-self.behind[topic][0], topic))[:LISTED_MAX]
+        listed = sorted(self.behind, key=lambda topic: (-(self.behind[topic][0] or 0), topic))[:LISTED_MAX]
         return {
-            "messages": sum(messages),
-            "maxMessages": max(messages, default=0),
+            "messages": sum(messages) if is_known else None,
+            "maxMessages": max(messages, default=0) if is_known else None,
             # Unknown if there are messages that nobody looked at.
-            "seconds": round(max(seconds), 3) if seconds else (None if messages else 0.0),
+            "seconds": round(max(seconds), 3) if seconds else (None if self.behind else 0.0),
             "partitions": {
                 topic: {"messages": self.behind[topic][0], "seconds": self.behind[topic][1]} for topic in listed
             },

@@ -149,6 +149,11 @@ READ_OPTIONS: Final = (
     Option("pollTimeoutMs", "30000", "the read fails if an expected message does not arrive in this time"),
     Option("columns", "", "columns to read, separated by commas; fewer columns are faster"),
     Option(
+        "provenance",
+        "false",
+        "`true` adds the column `__provenance`; a stream that is written with it is written exactly once",
+    ),
+    Option(
         "valueFormat",
         AUTO,
         "`binary` or `string` for the payload as it is, `auto` for columns by the schema of the topic",
@@ -205,6 +210,7 @@ class ReadSettings:
     subscription: str = ""
     subscription_prefix: str = ""
     columns: tuple[str, ...] = ()
+    provenance: bool = False
     value_format: str = AUTO
     tasks_min: int = 1
     allow_different_schemas: bool = False
@@ -286,6 +292,7 @@ def parse_read_options(given: Mapping[str, str]) -> ReadSettings:
         subscription=values["predefinedSubscription"],
         subscription_prefix=values["subscriptionPrefix"],
         columns=tuple(values.names("columns")),
+        provenance=values.truth("provenance"),
         value_format=one_of(values, "valueFormat", (AUTO, BINARY, STRING)),
         tasks_min=values.maybe("minPartitions") or 1,
         allow_different_schemas=values.truth("allowDifferentTopicSchemas"),

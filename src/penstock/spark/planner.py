@@ -16,13 +16,14 @@ from penstock.net.clock import SystemClock
 from penstock.spark.budgets import spend, spend_on_oldest
 from penstock.spark.client.cluster import Cluster
 from penstock.spark.client.errors import Refused
+from penstock.spark.client.ledgers import entries_in, segments_of
 from penstock.spark.client.message_id import EARLIEST as BEGINNING
 from penstock.spark.client.message_id import MessageId
 from penstock.spark.client.subscription import Subscription, earliest_id
 from penstock.spark.client.watch import Watch
 from penstock.spark.counting_meter import UNKNOWN_PACE, CountingMeter
 from penstock.spark.lag import Lag
-from penstock.spark.offsets import Offsets, entries_between
+from penstock.spark.offsets import Offsets, TopicRange, entries_between, is_counted
 from penstock.spark.options import EARLIEST, LATEST
 from penstock.spark.reading_meter import ReadingMeter
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.spark.counting_meter import Pace, Published
+    from penstock.spark.offsets import Segment
     from penstock.spark.options import Place, ReadSettings
 
 
@@ -124,7 +126,8 @@ class Planner:
     def limited(self, start: Offsets, end: Offsets, messages_max: int | None, bytes_max: int | None) -> Offsets:
         """Return how far a micro-batch goes from `start` towards `end` within its budgets."""
         meter = self._meter(start, end, messages_max)
-        divide = spend_on_oldest if self.settings.align_partitions else spend
+        # Without counts, a part in proportion to what waits is no more than a guess: then publish times decide.
+        divide = spend_on_oldest if self.settings.align_partitions or not meter.is_counted else spend
         divide(meter, messages_max, bytes_max)
         return {**start, **meter.reached()}
 
@@ -135,16 +138,41 @@ class Planner:
                 return meter
         if self._reading is None:
             self._reading = ReadingMeter(self.cluster, self.settings.reading, self.paces)
-        self._reading.begin(start, end, messages_max)
+        self._reading.begin(start, end, messages_max, self._entries(start, end))
         return self._reading
 
-    def waiting(self, start: Offsets, end: Offsets) -> dict[str, int]:
-        """Return about how many messages each range has, by what is known of the partitions; nothing is asked."""
-        found = {}
-        for topic, stop in end.items():
-            entries = entries_between(start.get(topic, BEGINNING), stop)
-            found[topic] = self.paces.get(topic, UNKNOWN_PACE).messages_in(entries)
-        return found
+    def waiting(self, start: Offsets, end: Offsets) -> dict[str, int | None]:
+        """Return about how many messages each range has, by what is known of the partitions.
+
+        Brokers are asked about ranges with several ledgers; None if they do not tell.
+        """
+        entries = self._entries(start, end)
+        return {
+            topic: None if count is None else self.paces.get(topic, UNKNOWN_PACE).messages_in(count)
+            for topic, count in entries.items()
+        }
+
+    def segments(self, ranges: Iterable[TopicRange]) -> dict[str, list[Segment]]:
+        """Return the segments of ranges with several ledgers, as far as brokers tell."""
+        chained = [] if self._is_penstock else [one for one in ranges if not is_counted(one.start, one.end)]
+        found = {one.topic: segments_of(self.cluster, one) for one in chained}
+        return {topic: segments for topic, segments in found.items() if segments}
+
+    @property
+    def _is_penstock(self) -> bool:
+        """Whether brokers have counted messages: then they have one ledger for a topic."""
+        return self.watch.is_known_to_count
+
+    def _entries(self, start: Offsets, end: Offsets) -> dict[str, int | None]:
+        """Return how many entries each range has."""
+        ranges = [TopicRange(topic, start.get(topic, BEGINNING), stop) for topic, stop in end.items()]
+        chained = [] if self._is_penstock else [one for one in ranges if not is_counted(one.start, one.end)]
+        asked = entries_in(self.cluster, chained) if chained else {}
+        unknown = {one.topic for one in chained} - asked.keys()
+        return {
+            one.topic: None if one.topic in unknown else asked.get(one.topic, entries_between(one.start, one.end))
+            for one in ranges
+        }
 
     def sample(self, start: Offsets, end: Offsets) -> None:
         """Ask how many messages entries hold, where brokers tell and it matters, for `waiting`."""

@@ -20,7 +20,6 @@ from penstock.spark.client.message_id import EARLIEST as BEGINNING
 from penstock.spark.client.message_id import MessageId
 from penstock.spark.client.reader import EntryReader
 from penstock.spark.counting_meter import UNKNOWN_PACE, Pace
-from penstock.spark.offsets import entries_between
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Mapping
@@ -50,20 +49,22 @@ class ReadingMeter:
         self._paces = paces
         self._measures: dict[str, _Measure] = {}
         self._active: dict[str, _Measure] = {}
+        self.is_counted = True
 
-    def begin(self, start: Offsets, end: Offsets, messages_max: int | None) -> None:
-        """Begin a micro-batch from `start` towards `end`."""
-        waiting = {topic: entries_between(start[topic], stop) for topic, stop in end.items() if start[topic] < stop}
+    def begin(self, start: Offsets, end: Offsets, messages_max: int | None, entries: Mapping[str, int | None]) -> None:
+        """Begin a micro-batch from `start` towards `end`; `entries` says how many there are, None if it is unknown."""
+        waiting = {topic: entries[topic] or 1 for topic, stop in end.items() if start[topic] < stop}
+        self.is_counted = all(entries[topic] is not None for topic in waiting)
         # Each is sent about what it will be asked for: the rest would be read by the broker, and by nobody else.
         total = sum(waiting.values())
         self._active = {}
-        for topic, entries in waiting.items():
+        for topic, count in waiting.items():
             measure = self._measures.pop(topic, None)
             if measure is None or measure.position != start[topic]:
                 if measure is not None:
                     measure.close()
                 measure = _Measure(self._cluster, topic, start[topic], self._options)
-            measure.begin(end[topic], max(_AHEAD_MIN, (messages_max or UNLIMITED) * entries // total))
+            measure.begin(end[topic], max(_AHEAD_MIN, (messages_max or UNLIMITED) * count // total), count)
             self._active[topic] = measure
         for unwanted in set(self._measures) - set(end):
             self._measures.pop(unwanted).close()
@@ -75,7 +76,7 @@ class ReadingMeter:
             if topic not in self._paces:
                 self._note(topic, one.peek())
             if not one.is_done:
-                entries = entries_between(one.position, one.end)
+                entries = max(1, one.entries)
                 pace = self._paces.get(topic, UNKNOWN_PACE)
                 messages = max(1, pace.messages_in(entries) - one.position.batch_index)
                 found[topic] = Used(messages, max(1, pace.bytes_in(entries)))
@@ -120,6 +121,7 @@ class _Measure:
         self.position = self.end = start
         self.seen = Pace(0, 0, 0)  # in this micro-batch
         self.is_done = False
+        self.entries = 0  # up to the end of the micro-batch
         self._cluster = cluster
         self._options = options
         self._ahead = _AHEAD_MIN
@@ -129,9 +131,9 @@ class _Measure:
         self._rows: list[tuple[MessageId, int, int, int]] = []
         self._next = 0
 
-    def begin(self, end: MessageId, ahead: int) -> None:
-        """Begin a micro-batch that may go as far as `end`, of which the broker may send so many messages ahead."""
-        self.end, self._ahead = end, ahead
+    def begin(self, end: MessageId, ahead: int, entries: int) -> None:
+        """Begin a micro-batch that may go as far as `end`, so many entries; so many messages may be sent ahead."""
+        self.end, self._ahead, self.entries = end, ahead, entries
         self.seen, self.is_done = Pace(0, 0, 0), self.position >= end
 
     def peek(self) -> Pace:
@@ -168,6 +170,7 @@ class _Measure:
             self.position = MessageId(place.ledger_id, place.entry_id + 1)
             self.is_done = self.position >= self.end
             self._next += 1
+            self.entries -= 1
             self.seen = Pace(self.seen.entries + 1, self.seen.messages + count, self.seen.bytes + size)
         return Used(used_messages, used_bytes)
 
@@ -200,7 +203,7 @@ class _Measure:
         entries = (room.messages - used.messages) * seen.entries // seen.messages
         if room.bytes is not None:
             entries = min(entries, (room.bytes - used.bytes) * seen.entries // seen.bytes)
-        entries = max(0, min(entries, entries_between(self.position, self.end)))
+        entries = max(0, min(entries, self.entries))
         target = MessageId(self.position.ledger_id, self.position.entry_id + entries)
         self.close()  # The next micro-batch begins where nothing was read.
         self.position, self.is_done = min(target, self.end), True

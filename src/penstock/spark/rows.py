@@ -25,6 +25,9 @@ from penstock.spark.broken_values import FAIL
 from penstock.spark.client.errors import UnreadableEntry
 from penstock.spark.client.fields import spans_of, walk
 from penstock.spark.client.message_id import MessageId
+from penstock.spark.provenance import PROVENANCE, Origin
+from penstock.spark.provenance import TYPE as PROVENANCE_TYPE
+from penstock.spark.provenance import column as provenance_column
 from penstock.spark.text_columns import as_text, bytes_of, edges_of, texts
 from penstock.wire.errors import ProtocolError
 from penstock.wire.varints import encode_varint
@@ -61,6 +64,11 @@ COLUMNS: Final[tuple[tuple[str, spark.DataType, str], ...]] = (
     (PARTITION, spark.IntegerType(), "on request: index of the partition; -1 if the topic has no partitions"),
     (SEQUENCE_ID, spark.LongType(), "on request: sequence id of the producer"),
     (PRODUCER, spark.StringType(), "on request: name of the producer"),
+    (
+        PROVENANCE,
+        PROVENANCE_TYPE,
+        "with the option `provenance`, or on request: where the row was read, by which a write recognises it",
+    ),
 )
 DEFAULT_COLUMNS: Final = 6
 
@@ -74,8 +82,12 @@ _UNTYPED: Final = (pa.ArrowException, TypeError, ValueError, OverflowError)
 _KEY_FIELD, _VALUE_FIELD = 1, 2
 
 
-def schema_of(found: Values, columns: Iterable[str], broken: BrokenValues = FAIL) -> spark.StructType:
+def schema_of(
+    found: Values, columns: Iterable[str], broken: BrokenValues = FAIL, *, provenance: bool = False
+) -> spark.StructType:
     """Return the DataFrame's schema: all columns by default, or the named columns in that order.
+
+    With `provenance`, the column of that name is there, too.
 
     Raises:
         ValueError: there is no such column.
@@ -84,6 +96,8 @@ def schema_of(found: Values, columns: Iterable[str], broken: BrokenValues = FAIL
     of_value = {one.name: one for one in (*found.fields, *broken.fields(found))}
     there = of_value | ours
     wanted = list(columns) or [*of_value, *list(ours)[:DEFAULT_COLUMNS]]
+    if provenance and PROVENANCE not in wanted:
+        wanted.append(PROVENANCE)
     if found.is_record and values.VALUE in wanted and values.VALUE not in there:
         raise ValueError("column value: the topic's schema makes columns of its fields; or set valueFormat=binary")
     missing = [name for name in wanted if name not in there]
@@ -127,6 +141,7 @@ class RowBuilder:
         topic: str,
         schema_by_version: SchemaOf,
         broken: BrokenValues = FAIL,
+        origin: Origin = Origin(),  # noqa: B008 -- an immutable tuple
     ) -> None:
         self.dropped = 0
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
@@ -144,6 +159,7 @@ class RowBuilder:
             PARTITION: lambda found, kind: pa.repeat(pa.scalar(self._partition, kind), len(found)),
             SEQUENCE_ID: lambda found, kind: pa.array(found.sequence_ids, kind),
             PRODUCER: lambda found, kind: texts(found.data, found.producer_starts, found.producer_stops, kind),
+            PROVENANCE: lambda found, kind: provenance_column(self._topic, origin, found, kind),
         }
         self._raw = broken.column_in(schema, found)
         self._wanted = [one for one in self._schema if one.name not in {*self._columns, self._raw}]  # of the value

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -38,7 +39,17 @@ from penstock.spark.client.message_id import EARLIEST as BEGINNING
 from penstock.spark.client.reader import read
 from penstock.spark.client.short_ranges import read_many
 from penstock.spark.idle_topics import IdleTopics
-from penstock.spark.offsets import Offsets, TopicRange, from_json, packed, to_json
+from penstock.spark.offsets import (
+    TASK_MESSAGES_MIN,
+    Offsets,
+    Plan,
+    TopicRange,
+    cuts_of,
+    from_json,
+    packed,
+    plan_in,
+    to_json,
+)
 from penstock.spark.options import (
     BINARY,
     EARLIEST,
@@ -48,6 +59,7 @@ from penstock.spark.options import (
     parse_read_options,
 )
 from penstock.spark.planner import Planner
+from penstock.spark.provenance import Origin
 from penstock.spark.pushdown import NOTHING_PUSHED, pushed
 from penstock.spark.trigger_delay import TriggerDelay
 
@@ -85,7 +97,7 @@ class PulsarDataSource(DataSource):
         creates = sql_tables.is_creation(self.options)
         given = sql_tables.definition_of(self.options) if creates else self.options
         settings = parse_read_options(given)
-        schema = rows.schema_of(_values_of(settings), settings.columns, settings.broken)
+        schema = rows.schema_of(_values_of(settings), settings.columns, settings.broken, provenance=settings.provenance)
         return sql_tables.with_definition(schema, given) if creates else schema
 
     def reader(self, schema: StructType) -> PulsarReader:
@@ -120,9 +132,22 @@ class PulsarDataSource(DataSource):
 
 @dataclass
 class Task(InputPartition):
-    """What one task reads: ranges, one after another."""
+    """What one task reads: ranges, one after another.
+
+    Attributes:
+        ranges: of different sources.
+        number: of the task in its plan, if its rows are recognised only where Spark runs the plan as it is.
+    """
 
     ranges: tuple[TopicRange, ...]
+    number: int | None = None
+
+    @property
+    def attempt(self) -> int | None:
+        """The attempt of the task that runs now; None if its rows are not to be recognised."""
+        task = TaskContext.get()
+        is_planned = task is not None and self.number in (None, task.partitionId())
+        return task.taskAttemptId() if task is not None and is_planned else None
 
 
 class _Tasks:
@@ -140,16 +165,26 @@ class _Tasks:
 
     def _batches(self, partition: Task) -> Iterator[pa.RecordBatch]:
         with Cluster(self.settings.endpoint) as cluster:
+            attempt = partition.attempt
             builders = {
                 one: rows.RowBuilder(
-                    self._schema, self._values, one.topic, partial(cluster.schema, one.topic), self.settings.broken
+                    self._schema,
+                    self._values,
+                    one.topic,
+                    partial(cluster.schema, one.topic),
+                    self.settings.broken,
+                    Origin(one.lane, attempt),
                 )
                 for one in partition.ranges
             }
-            read_one = read_matched if self.settings.pattern else read
-            for one, found in read_many(cluster, partition.ranges, self.settings.reading, read_one):
-                yield from builders[one].batches(found)
-            for (topic, start, end), builder in builders.items():
+            yield from read_many(
+                cluster,
+                partition.ranges,
+                self.settings.reading,
+                lambda one, found: builders[one].batches(found),
+                read_matched if self.settings.pattern else read,
+            )
+            for (topic, start, end, _), builder in builders.items():
                 if builder.dropped:
                     _log.warning(
                         "%s: %d messages from %s up to %s were dropped (mode=DROPMALFORMED): their values do not read "
@@ -157,21 +192,23 @@ class _Tasks:
                         topic, builder.dropped, start, end,
                     )  # fmt: skip
 
-    def _tasks(self, planner: Planner, start: Offsets, end: Offsets) -> list[Task]:
-        """Return the tasks of a batch: several small partitions share one."""
-        settings = self.settings
-        messages = planner.waiting(start, end)
-        ranges = [
-            TopicRange(topic, start.get(topic, BEGINNING), stop)
-            for topic, stop in end.items()
-            if start.get(topic, BEGINNING) < stop
-        ]
-        return [
-            Task(tuple(one))
-            for one in packed(
-                ranges, messages, tasks_min=settings.tasks_min, task_messages_max=settings.task_messages_max
-            )
-        ]
+    def _plan(self, planner: Planner, start: Offsets, end: Offsets) -> Plan:
+        """Decide how the ranges of a batch become tasks, by what is known of them now."""
+        ranges = _ranges(start, end)
+        waiting = planner.waiting(start, {one.topic: one.end for one in ranges})
+        # A partition of unknown length has a task of its own.
+        messages = {topic: TASK_MESSAGES_MIN if count is None else count for topic, count in waiting.items()}
+        is_cut = self.settings.tasks_min > 1 or self.settings.task_messages_max is not None
+        segments = planner.segments(ranges) if is_cut else {}
+        return Plan(messages, cuts_of(ranges, messages, segments, **self._packing))
+
+    def _packed(self, start: Offsets, end: Offsets, plan: Plan) -> list[list[TopicRange]]:
+        """Return the ranges of each task: several small partitions share one."""
+        return packed(_ranges(start, end), plan, **self._packing)
+
+    @property
+    def _packing(self) -> dict[str, Any]:
+        return {"tasks_min": self.settings.tasks_min, "task_messages_max": self.settings.task_messages_max}
 
 
 class PulsarReader(_Tasks, DataSourceReader):
@@ -197,7 +234,11 @@ class PulsarReader(_Tasks, DataSourceReader):
             if settings.tasks_min > 1 or settings.task_messages_max is not None:
                 # A range is cut by its ids: so where the beginning is only a word, it is looked up.
                 start |= planner.beginnings([one for one in topics if start[one] == BEGINNING < end[one]])
-            return self._tasks(planner, start, end)
+            # Another run of the same job may be cut elsewhere: where a range begins is a part of its rows' identity.
+            return [
+                Task(tuple(one._replace(lane=str(one.start)) for one in ranges), number)
+                for number, ranges in enumerate(self._packed(start, end, self._plan(planner, start, end)))
+            ]
 
 
 class FilteringReader(PulsarReader):
@@ -220,6 +261,8 @@ class PulsarStreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailabl
         self._gone: set[str] = set()  # topics that were read and are not there any more
         self._planner: Planner | None = None  # kept, with its connections, from one micro-batch to the next
         self._latest: dict[str, Any] | None = None  # what the last plan has seen, for the query's progress
+        self._scans = 0  # of the micro-batch that was asked for last, before that
+        self._scanned: tuple[dict[str, Any], dict[str, Any]] | None = None
         self._idle = IdleTopics(is_durable=settings.is_durable)
         self._delay = TriggerDelay(settings.messages_min, settings.delay_max_s)
 
@@ -279,14 +322,18 @@ class PulsarStreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailabl
         self._latest = {**to_json(end), LAG: self.planner.lag(reached, end).to_json()}
         if self._target is not None and reached == begin:
             self.stop()  # The query ends now; Spark ends this process some time later, without a word.
-        return to_json(reached)
+        if reached == from_json(start):
+            return start  # To the letter: Spark takes any other text for something new.
+        self.planner.sample(begin, reached)
+        return to_json(reached, self._plan(self.planner, begin, reached))
 
     def _reached(self, begin: Offsets, end: Offsets, limit: ReadLimit) -> Offsets:
         if isinstance(limit, ReadAllAvailable):  # Also what a trigger says that wants all at once.
             return end
         if self._target is None and self._delay.is_wanted and begin != end:
             self.planner.sample(begin, end)
-            if self._delay.waits(sum(self.planner.waiting(begin, end).values())):
+            waiting = self.planner.waiting(begin, end).values()
+            if self._delay.waits(sum(count or 1 for count in waiting)):
                 return begin
         messages_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self.settings.bytes_max
@@ -299,8 +346,20 @@ class PulsarStreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailabl
         return self._latest
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of a batch, also of one from the checkpoint."""
-        return self._tasks(self.planner, from_json(start), from_json(end))
+        """Return the tasks of a batch, also of one from the checkpoint: they depend on nothing but the offsets."""
+        begin = from_json(start)
+        planned = self._packed(begin, from_json(end), plan_in(end, begin))
+        scan = self._scan(start, end)
+        return [Task(tuple(one._replace(lane=one.lane + scan) for one in ranges)) for ranges in planned]
+
+    def _scan(self, start: dict[str, Any], end: dict[str, Any]) -> str:
+        """Tell scans of this stream apart: a query that unites it with itself writes each row twice.
+
+        Spark asks for the tasks of each scan, in the order of the query.
+        """
+        self._scans = self._scans + 1 if self._scanned == (start, end) else 0
+        self._scanned = start, end
+        return f".{self._scans}" if self._scans else ""
 
     def commit(self, end: dict[str, Any]) -> None:
         """A batch is completed: acknowledge it."""
@@ -326,6 +385,15 @@ class PulsarStreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailabl
         self._gone = set(gone)
         if gone and not self.settings.pattern and self.settings.reading.fail_on_data_loss:
             raise DataLost(gone[0], str(begin[gone[0]]), "the topic is not there, or not among the options any more")
+
+
+def _ranges(start: Offsets, end: Offsets) -> list[TopicRange]:
+    """Return what is to be read between two offsets."""
+    return [
+        TopicRange(topic, start.get(topic, BEGINNING), stop)
+        for topic, stop in end.items()
+        if start.get(topic, BEGINNING) < stop
+    ]
 
 
 @contextmanager

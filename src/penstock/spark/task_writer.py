@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the rows of one task to topics: each row to its partition, without rows that were stored before.
 
-Why sequence ids: the sequence id of a row is its index among the rows that this task sends to the same partition. A
-task that is repeated for the same rows assigns the same ids with the same producer name. A topic with deduplication
+Why sequence ids: a row that comes again gets the same id, under the same producer name. A topic with deduplication
 returns the last stored id: earlier rows are skipped, and the first new one begins a batch. So it does not matter how
-batches were cut the first time.
+batches were cut the first time. Rows whose source is known have ids that say where they were read (`provenance`), and a
+producer for each source and partition. Others have none, or, if the writer was told that its rows come again in the
+same order, their index among the rows that this task sends to the same partition.
+
+Rows come source by source. When the next source begins, the producers of the one before are finished, and their
+connections are used again: a task has as many connections as partitions, not as sources.
 
 Where: `writer` passes `Messages`; entries are sent by a `Producer` for each partition, opened when it is first needed.
 """
@@ -20,9 +24,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.core.hashing import java_string_hash
 from penstock.core.units import KIB, MIB
 from penstock.spark.client.producer import Producer, ProducerOptions
 from penstock.spark.entries import batches, said_of
+from penstock.spark.provenance import ENTRY_SHIFT
 from penstock.spark.routing import HASHES, KeyRouter
 
 if TYPE_CHECKING:
@@ -41,6 +47,8 @@ JOINED_BYTES_MAX: Final = 32 * MIB
 # row where it was, whatever batches Spark hands them over in, and whatever batches are sent.
 TURN_BYTES: Final = 1 * MIB
 TURN_ROWS: Final = 1_000
+# The same for rows whose source is known, by its entries.
+TURN_ENTRIES: Final = 64
 # Each has a connection; the one unused for longest is finished when another is needed.
 PRODUCERS_MAX: Final = 256
 # What the column `__partition` of a read says of topics without partitions.
@@ -70,9 +78,9 @@ class Sending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The producer name of a task, its first sequence id, and the partition of its first row without a key."""
+    """How rows without a source are written: producer name, first sequence id, and the first partition."""
 
-    name: str = ""  # of its producers; empty: brokers choose one, and a repeated task is not recognised
+    name: str = ""  # of their producers; empty: brokers choose one, and a repeated task is not recognised
     first_sequence_id: int = 0
     turn: int = 0  # the first partition of rows without a key
 
@@ -87,17 +95,34 @@ class TaskWriter:
         self._identity = identity
         self._routes: dict[str, _Route] = {}
         self._next_ids: dict[str, int] = {}
-        self._producers: OrderedDict[str, Producer] = OrderedDict()
+        self._producers: OrderedDict[tuple[str, str], Producer] = OrderedDict()  # by name and partition
+        self._name = ""  # of the producers of the current source
 
-    def send(self, topic: str, messages: Messages, schema: Schema | None = None) -> None:
-        """Send rows to a topic, by partition, by key or round-robin. Raises ClientError, NoSuchPartition."""
+    def send(self, topic: str, messages: Messages, schema: Schema | None = None, *, name: str = "") -> None:
+        """Send rows to a topic, by partition, by key or round-robin.
+
+        Args:
+            topic: a full name.
+            messages: with sequence ids, if there is a `name`.
+            schema: of the values.
+            name: of the producers of one source; empty for rows whose source is not known.
+
+        Raises:
+            ClientError, NoSuchPartition
+        """
+        if name and name != self._name:
+            self._finish(self._name)
+            self._name = name
         route = self._routes.get(topic)
         if route is None:
             partitions = self._cluster.partitions(topic, create=True)
             hash_of = HASHES[self._sending.hash_name]
             route = self._routes[topic] = _Route(topic, partitions, hash_of, self._identity.turn)
-        for partition, rows in route.split(messages):
-            self._send(partition, rows, schema)
+        for partition, rows in route.split(messages, name):
+            if name:
+                self._send_numbered(name, partition, rows, schema)
+            else:
+                self._send(partition, rows, schema)
         self.rows += len(messages.value)
 
     def schema(self, topic: str) -> TopicSchema | None:
@@ -106,7 +131,7 @@ class TaskWriter:
 
     def _send(self, partition: str, messages: Messages, schema: Schema | None) -> None:
         """Send the rows to one partition that are not stored there."""
-        producer = self._producer(partition, schema)
+        producer = self._producer(self._identity.name, partition, schema)
         count = len(messages.value)
         first = self._next_ids.setdefault(partition, self._identity.first_sequence_id)
         self._next_ids[partition] = first + count
@@ -114,6 +139,14 @@ class TaskWriter:
         for part in _parts(messages.slice(stored, count - stored)):
             self._send_part(producer, part, first + stored)
             stored += len(part.value)
+
+    def _send_numbered(self, name: str, partition: str, messages: Messages, schema: Schema | None) -> None:
+        """Send rows that have sequence ids, but for those that are stored there."""
+        assert messages.sequence_id is not None
+        producer = self._producer(name, partition, schema)
+        stored = int(np.searchsorted(messages.sequence_id.to_numpy(), producer.last_sequence_id, side="right"))
+        for part in _parts(messages.slice(stored, len(messages.value) - stored)):
+            self._send_part(producer, part, 0)
 
     def _send_part(self, producer: Producer, messages: Messages, first: int) -> None:
         """Send rows in batches; those with a time of delivery by themselves, for it is a time of the whole entry."""
@@ -128,29 +161,42 @@ class TaskWriter:
                 continue
             for row in range(start, stop):
                 value = messages.value[row].as_py() or b""
-                producer.send_single(value, said_of(messages, row), first + row, deliver_at_ms=times[row].as_py())
+                number = _number(messages, row, first)
+                producer.send_single(value, said_of(messages, row), number, deliver_at_ms=times[row].as_py())
 
     def _send_batches(self, producer: Producer, messages: Messages, first: int) -> None:
         sending = self._sending
         bytes_max = min(sending.batch_bytes_max, producer.message_bytes_max // 2)
         for batch in batches(messages, rows_max=sending.rows_max if sending.batching else 1, bytes_max=bytes_max):
             said = said_of(messages, batch.first_row)
+            number = _number(messages, batch.first_row, first)
             if batch.rows == 1 and (len(batch.payload) > bytes_max or not sending.batching):
                 value = messages.value[batch.first_row].as_py() or b""
-                producer.send_single(value, said, first + batch.first_row)
+                producer.send_single(value, said, number)
             else:
-                producer.send_batch(batch.payload, batch.rows, first + batch.first_row, said)
+                highest = _number(messages, batch.first_row + batch.rows - 1, first)
+                producer.send_batch(batch.payload, batch.rows, number, said, highest=highest)
 
-    def _producer(self, partition: str, schema: Schema | None) -> Producer:
-        producer = self._producers.get(partition)
+    def _producer(self, name: str, partition: str, schema: Schema | None) -> Producer:
+        key = name, partition
+        producer = self._producers.get(key)
         if producer is None:
             if len(self._producers) >= PRODUCERS_MAX:
                 self._producers.popitem(last=False)[1].finish()
-            producer = self._producers[partition] = Producer(
-                self._cluster, partition, name=self._identity.name, schema=schema, options=self._sending.producer
+            producer = self._producers[key] = Producer(
+                self._cluster, partition, name=name, schema=schema, options=self._sending.producer
             )
-        self._producers.move_to_end(partition)
+        self._producers.move_to_end(key)
         return producer
+
+    def _finish(self, name: str) -> None:
+        """Wait until everything that was sent under this name is stored, and leave the name to others."""
+        mine = {key: producer for key, producer in self._producers.items() if key[0] == name != self._identity.name}
+        for producer in mine.values():
+            producer.flush()
+        for key, producer in mine.items():
+            producer.finish()
+            del self._producers[key]
 
     def finish(self) -> None:
         """Wait until everything that was sent is stored."""
@@ -188,22 +234,24 @@ class _Route:
         self._turn = turn
         self._rows = self._bytes = 0  # of those without a key, so far
 
-    def split(self, messages: Messages) -> Iterator[tuple[str, Messages]]:
-        """Split rows by partition, in their order."""
+    def split(self, messages: Messages, name: str = "") -> Iterator[tuple[str, Messages]]:
+        """Split rows by partition, in their order; `name` is of their producers, if they have sequence ids."""
         partitions = self._partitions
         chosen = None if messages.partition is None else self._chosen(messages.partition)
         if len(partitions) == 1:
             yield partitions[0], messages
         elif chosen is not None:
-            places = self._by_key(messages)
+            places = self._by_key(messages, name)
             yield from self._parted(messages, pc.if_else(chosen.is_valid(), chosen, places))
+        elif messages.key is None and name:
+            yield from self._parted(messages, pa.array(self._by_number(messages.sequence_id, name)))
         elif messages.key is None:
             places = self._in_turn(pc.binary_length(messages.value))
             edges = [0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), len(places)]
             for start, stop in pairwise(edges):
                 yield partitions[int(places[start])], messages.slice(start, stop - start)
         else:
-            yield from self._parted(messages, self._by_key(messages))
+            yield from self._parted(messages, self._by_key(messages, name))
 
     def _parted(self, messages: Messages, places: pa.Array) -> Iterator[tuple[str, Messages]]:
         for index, partition in enumerate(self._partitions):
@@ -221,17 +269,27 @@ class _Route:
             raise NoSuchPartition(self._topic, least if least < 0 else most, len(self._partitions))
         return chosen
 
-    def _by_key(self, messages: Messages) -> pa.Int64Array:
+    def _by_key(self, messages: Messages, name: str) -> pa.Int64Array:
         """Return the partition of each row: by its key, or in turn for those that have none."""
-        sizes = pc.binary_length(messages.value)
+        sizes, numbers = pc.binary_length(messages.value), messages.sequence_id
         if messages.key is None:
-            return pa.array(self._in_turn(sizes))
+            return pa.array(self._by_number(numbers, name) if name else self._in_turn(sizes))
         by_key = self._router.partitions_of(messages.key).cast(pa.int64())
         if not by_key.null_count:
             return by_key
         keyless = by_key.is_null()
-        places = self._in_turn(sizes.filter(keyless))
+        if name:
+            assert numbers is not None
+            places = self._by_number(numbers.filter(keyless), name)
+        else:
+            places = self._in_turn(sizes.filter(keyless))
         return pc.replace_with_mask(by_key, keyless, pa.array(places))
+
+    def _by_number(self, numbers: pa.Int64Array, name: str) -> NDArray[np.int64]:
+        """Return the partitions of rows without a key by where they were read: wherever they come again, the same."""
+        entries = numbers.to_numpy() >> ENTRY_SHIFT
+        places: NDArray[np.int64] = (java_string_hash(name.encode()) + entries // TURN_ENTRIES) % len(self._partitions)
+        return places
 
     def _in_turn(self, sizes: pa.Int32Array) -> NDArray[np.int64]:
         """Return the next partitions of rows without a key, by their sizes."""
@@ -242,6 +300,14 @@ class _Route:
         self._bytes += int(nbytes.sum())
         places: NDArray[np.int64] = turns % len(self._partitions)
         return places
+
+
+def _number(messages: Messages, row: int, first: int) -> int:
+    """Return the sequence id of a row: its own, or counted from `first` on."""
+    if messages.sequence_id is None:
+        return first + row
+    own: int = messages.sequence_id[row].as_py()
+    return own
 
 
 def _parts(messages: Messages) -> Iterator[Messages]:

@@ -9,6 +9,7 @@
     __deliverAt                 timestamp, or milliseconds since the epoch: not delivered before
     __deliverAfter              interval, or milliseconds, from the moment of writing
     __partition                 int: the partition, instead of the one that the key decides
+    __provenance                as it was read: by which rows that come again are recognised
     other columns               without a column `value`, together they are the value, as a struct
 
 What a topic says about its messages and a producer cannot (`__messageId`, `__publishTime` …) is passed over, so that
@@ -26,12 +27,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as spark
 
-from penstock.spark import rows
+from penstock.spark import provenance, rows
 from penstock.spark.entries import Messages, encoded_properties
 from penstock.spark.schema_fit import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+    from penstock.spark.provenance import Numbering
 
 VALUE: Final = "value"
 TOPIC: Final = "__topic"
@@ -41,6 +44,7 @@ PROPERTIES: Final = "__messageProperties"
 DELIVER_AT: Final = "__deliverAt"
 DELIVER_AFTER: Final = "__deliverAfter"
 PARTITION: Final = rows.PARTITION
+PROVENANCE: Final = provenance.PROVENANCE
 _OURS: Final = "__"
 
 TEXT: Final = (spark.StringType, spark.BinaryType)
@@ -52,6 +56,7 @@ _TYPES: Final[Mapping[str, tuple[tuple[type[spark.DataType], ...], str]]] = {
     DELIVER_AT: ((spark.TimestampType, spark.LongType), "timestamp, or bigint in milliseconds since the epoch"),
     DELIVER_AFTER: ((spark.DayTimeIntervalType, spark.LongType), "interval day to second, or bigint in milliseconds"),
     PARTITION: ((spark.IntegerType, spark.LongType, spark.ShortType, spark.ByteType), "int"),
+    PROVENANCE: ((spark.StructType,), f"{provenance.TYPE.simpleString()}, as it was read"),
 }
 _PASSED_OVER: Final = frozenset(name for name, _, _ in rows.COLUMNS) - _TYPES.keys()
 # Kafka's columns of a write, and where people who come from there will find the same.
@@ -75,6 +80,7 @@ class WriteColumns:
         value: the type of values.
         struct: the same if they are structs, else None.
         has_topic: whether rows have a topic.
+        has_provenance: whether rows say where they were read.
     """
 
     def __init__(self, schema: spark.StructType) -> None:
@@ -90,6 +96,7 @@ class WriteColumns:
                     f"column {name} is {schema[name].dataType.simpleString()} and must be {want}; cast it"
                 )
         self.has_topic = TOPIC in schema.names
+        self.has_provenance = PROVENANCE in schema.names
         self._names = list(schema.names)
         self._fields = [name for name in schema.names if not name.startswith(_OURS)]
         self.value = self._value_of(schema)
@@ -120,6 +127,22 @@ class WriteColumns:
             return self._column(batch, VALUE)
         return pa.StructArray.from_arrays([self._column(batch, name) for name in self._fields], self._fields)
 
+    def unnumbered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows of a batch without their provenance."""
+        if not self.has_provenance:
+            return batch
+        return batch.set_column(self._names.index(PROVENANCE), PROVENANCE, pa.nulls(batch.num_rows, pa.int64()))
+
+    def numbered(self, batch: pa.RecordBatch, numbering: Numbering) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Return the rows of a batch by their source, with numbers instead of their provenance; "" has no numbers."""
+        if not batch.num_rows:
+            return
+        at = self._names.index(PROVENANCE)
+        for one in numbering.of(batch.column(at)):
+            part = batch.slice(one.start, one.stop - one.start)
+            ids = pa.array(one.sequence_ids) if one.source else pa.nulls(part.num_rows, pa.int64())
+            yield one.source, part.set_column(at, PROVENANCE, ids)
+
     def messages(self, batch: pa.RecordBatch, value: pa.BinaryArray, *, now_ms: int) -> Messages:
         """Return the rows of a batch as messages; `value` is their encoded values.
 
@@ -136,7 +159,13 @@ class WriteColumns:
             properties=encoded_properties(self._column(batch, PROPERTIES)) if PROPERTIES in has else None,
             deliver_at_ms=self._deliver_at(batch, now_ms),
             partition=self._column(batch, PARTITION).cast(pa.int64()) if PARTITION in has else None,
+            sequence_id=self._sequence_ids(batch) if PROVENANCE in has else None,
         )
+
+    def _sequence_ids(self, batch: pa.RecordBatch) -> pa.Int64Array | None:
+        """Return the numbers that `numbered` has given."""
+        ids = self._column(batch, PROVENANCE)
+        return None if ids.null_count or not len(ids) else ids
 
     def _deliver_at(self, batch: pa.RecordBatch, now_ms: int) -> pa.Int64Array | None:
         """Return when messages may be delivered; null for those that may be at once."""
@@ -161,6 +190,8 @@ class WriteColumns:
 
 
 def _fits(found: spark.DataType, types: tuple[type[spark.DataType], ...]) -> bool:
+    if isinstance(found, spark.StructType):
+        return spark.StructType in types and found.simpleString() == provenance.TYPE.simpleString()
     if isinstance(found, spark.MapType):
         texts = isinstance(found.keyType, spark.StringType) and isinstance(found.valueType, spark.StringType)
         return spark.MapType in types and texts

@@ -14,11 +14,13 @@ not answered is.
 
 from __future__ import annotations
 
+import logging
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
+from penstock.core.errors import WireCode
 from penstock.core.units import KIB, MIB, NS_PER_MS, NS_PER_S
 from penstock.net.clock import SystemClock
 from penstock.spark.client.errors import ClientError, ConnectionLost, Refused
@@ -36,7 +38,8 @@ if TYPE_CHECKING:
     from penstock.wire.client.events import Event
     from penstock.wire.codec import MessageMetadata, SingleMessageMetadata
 
-# Each producer has a connection of its own, and so its id there needs not tell it from others.
+_log: Final = logging.getLogger(__name__)
+# Each producer has a connection to itself, and so its id there needs not tell it from others.
 PRODUCER_ID: Final = 0
 # What a frame holds beside the metadata and the payload that the broker's limit is about; generous.
 _HEADER_BYTES: Final = 1 * KIB
@@ -53,6 +56,16 @@ class NoReceipt(ClientError):
         super().__init__(
             f"{topic} has taken nothing for {timeout_s:g} s ({why}); look at the broker's log and its limits "
             "(rates, quotas, memory), or raise pulsar.producer.sendTimeoutMs"
+        )
+
+
+class OtherAttempt(ClientError):
+    """Another attempt of the same task has written meanwhile, with entries that were cut elsewhere."""
+
+    def __init__(self, topic: str, name: str) -> None:
+        super().__init__(
+            f"{topic}: another attempt of this task has written as {name} meanwhile; the task must be run again, and "
+            "then sends what is missing"
         )
 
 
@@ -107,7 +120,7 @@ class Producer:
         self._trouble_since_ns: int | None = None
         self._backoff = cluster.backoff()
         self._connection: Connection | None = None
-        cluster.insist(self._open)
+        self._await_turn()
 
     @property
     def message_bytes_max(self) -> int:
@@ -140,14 +153,21 @@ class Producer:
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def send_batch(
-        self, payload: Buffer, rows: int, sequence_id: int, first: SingleMessageMetadata | None = None
+        self,
+        payload: Buffer,
+        rows: int,
+        sequence_id: int,
+        first: SingleMessageMetadata | None = None,
+        *,
+        highest: int | None = None,
     ) -> None:
         """Send a batch that `entries.batches` cut; waits while too much is not answered yet.
 
         Args:
             payload: not compressed.
             rows: how many messages it holds.
-            sequence_id: of the first; the others' follow it.
+            sequence_id: of the first.
+            highest: of the last, if the others' do not just follow the first.
             first: what the first message says of its key, by which brokers pass on the whole batch.
 
         Raises:
@@ -156,7 +176,7 @@ class Producer:
         metadata = self._metadata(sequence_id)
         metadata.num_messages_in_batch = rows
         if rows > 1:
-            metadata.highest_sequence_id = sequence_id + rows - 1
+            metadata.highest_sequence_id = sequence_id + rows - 1 if highest is None else highest
         if first is not None and first.HasField("partition_key"):
             metadata.partition_key = first.partition_key
             metadata.partition_key_b64_encoded = first.partition_key_b64_encoded
@@ -221,6 +241,9 @@ class Producer:
             )
         except ClientError:
             pass  # Everything is stored; the broker sees the connection end.
+        else:
+            connection, self._connection = self._connected, None
+            self._cluster.give_back(connection)  # A producer of another name may come next.
         finally:
             self.close()
 
@@ -324,16 +347,34 @@ class Producer:
         assert self._connection is not None, "the producer is closed"
         return self._connection
 
+    def _await_turn(self, timeout_s: float | None = None) -> None:
+        """Open; wait while another attempt of the same task writes under this name. Raises ClientError."""
+        while True:
+            try:
+                return self._cluster.insist(self._open, timeout_s=timeout_s)
+            except Refused as refused:
+                # Spark ends the other attempt, or this one; a broker ends connections that nobody answers on.
+                if refused.code is not WireCode.PRODUCER_BUSY:
+                    raise
+                _log.warning("%s: %s; waiting until it ends", self.topic, refused.said)
+
     def _open(self) -> None:
         """Connect to the topic's broker, open, and send again what was not answered. Raises ClientError."""
         self.close()
-        connection = self._cluster.open_topic(self.topic)
+        connection = self._cluster.open_once(self.topic)
         try:
             connection.open_producer(self._producer, f"opening {self._what}")
         except BaseException:
             connection.close()
             raise
         self._connection = connection
+        self._check_alone()
+
+    def _check_alone(self) -> None:
+        """Raises OtherAttempt if somebody has stored a part of an entry that is pending here."""
+        pending = self._producer.pending
+        if pending and pending[0].sequence_id <= self.last_sequence_id < pending[0].highest_sequence_id:
+            raise OtherAttempt(self.topic, self.name)
 
     def _recover(self, error: ClientError) -> None:
         """After an error that may pass: open again and send again what was not answered. Raises it otherwise."""
@@ -347,7 +388,7 @@ class Producer:
             raise NoReceipt(self.topic, self._options.send_timeout_s, str(error)) from error
         else:
             threading.Event().wait(self._backoff.next_s())
-        self._cluster.insist(self._open, timeout_s=self._options.send_timeout_s)
+        self._await_turn(self._options.send_timeout_s)
 
     def _take_what_came(self) -> None:
         """Receipts that lie unread on a connection that has ended: what they answer is stored, and not sent again."""

@@ -3,18 +3,21 @@
 
 Why: to look up, connect, subscribe, read and close takes five round trips for a topic, however little it holds. Here
 many consumers are opened at once on one connection, and their messages come mixed. Permits are granted when all are
-open, so that no message comes before its consumer is known.
+open, so that no message comes before its consumer is known. Rows are held back until those of the ranges before are
+out: a task that is repeated yields its rows in the same order.
 Where: tasks of Spark that have several ranges. Only what goes well is done here: a range whose ids have gaps, whose
 consumer is closed or whose messages do not come is left to `reader`, from the last position on, which knows what to do.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from penstock.core.units import MIB
 from penstock.spark.client import deliveries, messages
 from penstock.spark.client.chunks import Chunks
 from penstock.spark.client.cluster import parts_of
@@ -31,7 +34,8 @@ from penstock.wire.client.lookup import Owner
 from penstock.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import TypeVar
 
     from penstock.spark.client.cluster import Cluster
     from penstock.spark.client.connection import Connection
@@ -42,25 +46,35 @@ if TYPE_CHECKING:
     from penstock.spark.offsets import TopicRange
     from penstock.wire.client.events import Event
 
+    T = TypeVar("T")
     ReadOne = Callable[[Cluster, str, MessageId, MessageId, ReadOptions], Iterator[Messages]]
 
 # Ranges that are read together: their consumers' permits are what the broker may send ahead.
 TOGETHER_MAX: Final = 64
 _PERMITS: Final = 500
 _RUN_ENTRIES_MAX: Final = 4_096
+# Rows that were read together, and wait for those of a range before theirs. Beyond, ranges are read one by one.
+HELD_BYTES_MAX: Final = 64 * MIB
+# Of a row, beside its value.
+ROW_BYTES: Final = 200
 # After so long without anything, the ordinary reader looks for the reason.
 _DOUBT_S: Final = 2.0
 
 
 def read_many(
-    cluster: Cluster, ranges: Sequence[TopicRange], options: ReadOptions, read_one: ReadOne = read
-) -> Iterator[tuple[TopicRange, Messages]]:
-    """Yield messages of ranges of different topics, each range's in order; lent until the next ones are asked for.
+    cluster: Cluster,
+    ranges: Sequence[TopicRange],
+    options: ReadOptions,
+    rows_of: Callable[[TopicRange, Messages], Iterable[T]],
+    read_one: ReadOne = read,
+) -> Iterator[T]:
+    """Yield what `rows_of` makes of the messages of ranges, range by range, whatever the network brings first.
 
     Args:
         cluster: the brokers.
-        ranges: to be read; in this order if they are of the same topics.
+        ranges: to be read, in this order.
         options: of all.
+        rows_of: makes rows of some messages of a range, which are lent to it: the next ones are written over them.
         read_one: reads one range, or its rest, if it cannot be read together with others.
 
     Raises:
@@ -68,16 +82,40 @@ def read_many(
     """
     by_topic = {one.topic: one for one in ranges}
     position = {one.topic: one.start for one in ranges}
-    together = 1 < len(ranges) == len(by_topic) and not options.compacted
-    if together:
-        for names in parts_of(by_topic, TOGETHER_MAX):
-            group = _Group(cluster, {name: by_topic[name] for name in names}, options, position)
-            yield from group.read()
-    for one in ranges:
-        at = position[one.topic] if together else one.start
-        if at < one.end:
-            for found in read_one(cluster, one.topic, at, one.end, options):
-                yield one, found
+    if len(ranges) == 1 or len(by_topic) < len(ranges) or options.compacted:
+        for one in ranges:
+            for found in read_one(cluster, one.topic, one.start, one.end, options):
+                yield from rows_of(one, found)
+        return
+    for names in parts_of(by_topic, TOGETHER_MAX):
+        group = _Group(cluster, {name: by_topic[name] for name in names}, options, position)
+        held: dict[str, list[T]] = {name: [] for name in names}
+        left = deque(names)
+        held_bytes = 0
+        for one, found in group.read():
+            held_bytes += _bytes_in(found)
+            held[one.topic] += rows_of(one, found)
+            while left:
+                yield from held[left[0]]
+                held[left[0]].clear()
+                if position[left[0]] < by_topic[left[0]].end:
+                    break
+                left.popleft()
+            if not any(held.values()):
+                held_bytes = 0
+            elif held_bytes > HELD_BYTES_MAX:
+                group.is_stopped = True
+        for name in left:
+            yield from held[name]
+            one = by_topic[name]
+            if position[name] < one.end:
+                for found in read_one(cluster, name, position[name], one.end, options):
+                    yield from rows_of(one, found)
+
+
+def _bytes_in(found: Messages) -> int:
+    """About how much memory rows of these messages take."""
+    return ROW_BYTES * len(found) + int((found.value_stops - found.value_starts).sum())
 
 
 class _Group:
@@ -95,6 +133,7 @@ class _Group:
         self._came: dict[str, tuple[int, int]] = dict.fromkeys(ranges, (0, 0))  # entries, and messages in them
         self._earliest: dict[str, MessageId] = {}  # as brokers name it, of topics that are read from there
         self._is_handing_out = False
+        self.is_stopped = False  # by the caller: the rest of the ranges is left to others
 
     def read(self) -> Iterator[tuple[TopicRange, Messages]]:
         """Yield what can be read without trouble."""
@@ -107,6 +146,8 @@ class _Group:
             if isinstance(owner, Owner):
                 by_owner.setdefault(owner, []).append(topic)
         for owner, topics in by_owner.items():
+            if self.is_stopped:
+                return
             try:
                 connection = self._cluster.connection_to(owner)
             except ClientError:
@@ -125,7 +166,7 @@ class _Group:
 
     def _read(self, connection: Connection, topics: list[str]) -> Iterator[tuple[TopicRange, Messages]]:
         closing = self._open(connection, topics)
-        while self._reading:
+        while self._reading and not self.is_stopped:
             starts, stop = take_messages(connection.inbound, _RUN_ENTRIES_MAX)
             if not len(starts):
                 self._take_events(connection, closing)

@@ -89,6 +89,11 @@ class Watch:
         """Whether brokers count messages, as far as is known: that they do is assumed until they were asked."""
         return self._counts is not False
 
+    @property
+    def is_known_to_count(self) -> bool:
+        """Whether brokers have counted messages already."""
+        return self._counts is True
+
     def ask(self, queries: Mapping[str, Query | None]) -> dict[str, Seen | None]:
         """Ask about each of these topics, all at once; None for one that does not exist.
 

@@ -113,13 +113,14 @@ class Producer:
         """Make an entry and keep it until it is answered.
 
         Args:
-            about: its metadata, complete. Messages of a batch have consecutive sequence ids from that one on.
+            about: its metadata, complete. Messages of a batch have consecutive sequence ids from that one on, unless it
+                says how far they go (`highest_sequence_id`).
             payload: as it goes over the wire; must not change before the receipt.
             messages: how many the entry holds.
             is_chunk: whether it is a piece of a larger message.
         """
         first = about.sequence_id
-        highest = first + messages - 1
+        highest = about.highest_sequence_id or first + messages - 1
         command = self._single if messages == 1 and not is_chunk else BaseCommand(type=BaseCommand.SEND)
         send = command.send
         send.producer_id, send.sequence_id = self.producer_id, first
