@@ -25,7 +25,8 @@ from penstock.admin.routes.policies import OF_NAMESPACES, OF_TOPICS
 from penstock.broker.policies.policy_defaults import PolicyDefaults
 from penstock.broker.policies.policy_table import POLICIES
 from penstock.cli.main import build_parser
-from penstock.settings.memory import PROCESS_BYTES, ROWS
+from penstock.governance.budget import ROWS
+from penstock.settings.memory import PROCESS_BYTES
 from penstock.settings.model import GROUPS, KEYS, keys_of
 from penstock.telemetry.proxy_instruments import PROXY_INSTRUMENTS
 from penstock.wire.bounds import CLASSES
@@ -149,7 +150,7 @@ def budget_table() -> str:
         ("owner", "share of the rest", "key"),
         (
             ("penstock itself", f"{PROCESS_BYTES // 2**20} MiB, taken off first", ""),
-            *((row.name, f"{row.percent} %", f"`{row.key}`" if row.key else "") for row in ROWS),
+            *((row.owner, f"{row.percent} %", f"`{row.key}`" if row.key else "") for row in ROWS),
         ),
     )
 

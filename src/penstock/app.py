@@ -29,7 +29,7 @@ from penstock.broker.composition.commands import commands
 from penstock.broker.limits_in_force import LimitsInForce
 from penstock.core.errors import ConfigurationError, PersistenceFailed
 from penstock.core.membership import alone, broker_name
-from penstock.governance.memory_row import MemoryRow
+from penstock.governance.budget import Budget, Row
 from penstock.governance.outbound import Outbound
 from penstock.governance.request_limits import LENGTH_BYTES, RequestLimits
 from penstock.governance.request_memory import RequestMemory
@@ -228,7 +228,7 @@ async def start(
     connections = Connections(
         loop=loop,
         memory=_request_memory(settings),
-        outbound=Outbound(settings.budget.outbound_bytes, entry_bytes_max=settings.frame_bytes_max),
+        outbound=Outbound(settings.budget.rows["outbound"], entry_bytes_max=settings.frame_bytes_max),
         clock=clock,
         # The request memory counts whole frames, including the length field.
         frame_bytes_max=settings.frame_bytes_max - LENGTH_BYTES,
@@ -237,12 +237,12 @@ async def start(
         reserved_descriptors=http.connections_max + (2 * len(handover.peers) if handover is not None else 0),
         flush_soon=posted.flush_soon,
     )
-    http_memory = MemoryRow("http", limits.now.http_bytes)
+    budget = Budget(limits.now.memory_rows)
     async with contextlib.AsyncExitStack() as binding:
         opened = handover.sockets() if handover is not None else open_sockets(settings)
         binding.callback(opened.close)
         ports, where = (
-            _ports(settings, opened, connections, http, http_memory, binding),
+            _ports(settings, opened, connections, http, budget.row("http"), binding),
             addresses(settings, opened, number, alone=handover is None),
         )
         registry = _registry(settings, handover, where, clock)
@@ -262,7 +262,7 @@ async def start(
             peers=peers,
             reporting=_reporting(handover) if handover is not None else None,
             registry=registry,
-            http_memory=http_memory,
+            budget=budget,
             loop_turns=turns,
             shut_down=shut_down,
             start_again=heal,
@@ -433,7 +433,7 @@ def _ports(
     sockets: Sockets,
     connections: Connections,
     limits: HttpLimits,
-    memory: MemoryRow,
+    memory: Row,
     binding: contextlib.AsyncExitStack,
 ) -> Ports:
     """Put a server behind each socket, without accepting; `binding` closes them. Raises ConfigurationError."""

@@ -20,8 +20,8 @@ from penstock.core.service_urls import Addresses
 from penstock.core.system_topics import PROXY_REPORTS_TOPIC
 from penstock.core.units import NS_PER_MS, NS_PER_S
 from penstock.governance.allocation import Strategy
+from penstock.governance.budget import Budget, Row
 from penstock.governance.command_memory import CommandMemory
-from penstock.governance.memory_row import MemoryRow
 from penstock.governance.outbound import Outbound
 from penstock.governance.quota_exchange import ExchangeOptions
 from penstock.governance.request_limits import LENGTH_BYTES, RequestLimits
@@ -153,23 +153,14 @@ class _KeepAliveLimits:
     liveness_check_ns: int
 
 
-class Rows(NamedTuple):
-    """Rows of the memory budget that are only numbers."""
-
-    commands: CommandMemory
-    sessions: MemoryRow
-    http: MemoryRow
-    usage: MemoryRow
-    unanswered: MemoryRow
-
-
 async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExitStack) -> Serving:
     """Build all parts on the running loop and serve; closing `stack` stops and releases everything.
 
     Raises:
         ConfigurationError: a setting or a port cannot be used.
     """
-    loop, clock, budget = asyncio.get_running_loop(), SystemClock(), settings.budget
+    loop, clock = asyncio.get_running_loop(), SystemClock()
+    budget = Budget(settings.budget.rows)
     cluster = _cluster(settings)
     contexts = Contexts.read(settings, brokers=cluster[0].tls)
     options = UpstreamOptions(
@@ -187,7 +178,7 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
                 frame_bytes_max=settings.frame_bytes_max,
             )
         ),
-        outbound=Outbound(budget.outbound_bytes, entry_bytes_max=settings.frame_bytes_max),
+        outbound=Outbound(budget.limit_bytes("outbound"), entry_bytes_max=settings.frame_bytes_max),
         clock=clock,
         frame_bytes_max=settings.frame_bytes_max - LENGTH_BYTES,
         bounds=Bounds(schema_bytes_max=settings.schema_bytes_max),
@@ -196,17 +187,18 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
     keep_alive = _KeepAliveLimits(
         settings.keep_alive_interval_s * NS_PER_S, settings.connection_liveness_check_timeout_ms * NS_PER_MS
     )
-    rows = Rows(
-        commands=CommandMemory(budget.commands_bytes),
-        sessions=MemoryRow("sessions", budget.sessions_bytes),
-        http=MemoryRow("http", budget.http_bytes),
-        usage=MemoryRow("usage", budget.metadata_bytes // 2),
-        unanswered=MemoryRow("usage-unanswered", budget.metadata_bytes // 2),
-    )
-    upstreams = Upstreams(options, clock, rows.sessions)
+    budget.add(connections.memory)
+    budget.add(connections.outbound)
+    commands = budget.add(CommandMemory(budget.limit_bytes("commands")))
+    sessions = budget.row("sessions")
+    half_bytes = budget.limit_bytes("metadata") // 2  # A proxy stores nothing else that outlasts clients.
+    usage, unanswered = budget.add(Row("usage", half_bytes)), budget.add(Row("usage-unanswered", half_bytes))
+    upstreams = Upstreams(options, clock, sessions)
     listings = TopicListMemoryLimiter(
         topic_list_limits(settings), clock=clock, loop=loop, direct_refused=PROXY_DIRECT_REFUSED
     )
+    for row in listings.rows():
+        budget.add(row)
     groups = ProxyGroups(clock, loop)
     group_file = GroupFile(settings.group_file, groups) if settings.group_file is not None else None
     opened = open_sockets(settings)
@@ -226,14 +218,16 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
             traffic=traffic,
             upstreams=upstreams,
             identity=own_identity(settings),
-            memory=rows.usage,
-            unanswered=rows.unanswered,
+            memory=usage,
+            unanswered=unanswered,
             clock=clock,
             loop=loop,
         ),
     )
+    if recorder is not None and recorder.decisions is not None:
+        budget.add(recorder.decisions.memory)
     targets = Targets(_allowed(settings), options.addresses, tls=options.tls is not None)
-    published = PublishedTopics(rows.sessions, clock) if settings.adaptive_throttling else None
+    published = PublishedTopics(sessions, clock) if settings.adaptive_throttling else None
     services = Services(
         loop=loop,
         clock=clock,
@@ -246,8 +240,8 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         published=published,
         targets=targets,
         release=connections.release,
-        commands_memory=rows.commands,
-        sessions_memory=rows.sessions,
+        commands_memory=commands,
+        sessions_memory=sessions,
         traffic=traffic,
         usage=recorder.usage.counts if recorder is not None and recorder.usage is not None else None,
         frame_bytes_max=settings.frame_bytes_max,
@@ -265,10 +259,10 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         throttling = throttle(
             settings,
             published,
-            memory_limit_bytes=budget.limit_bytes,
-            owners=lambda: _memory_owners(connections, listings, rows),
+            memory_limit_bytes=settings.budget.limit_bytes,
+            owners=budget.used_bytes,
             polls=AdminPolls(requests, own_identity(settings)) if settings.upstream_admin_url else None,
-            row=rows.sessions,
+            row=sessions,
             clock=clock,
             stack=stack,
             stopping=stopping,
@@ -294,7 +288,7 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         secure=opened.web_tls,
         tls=contexts.web,
         limits=http,
-        memory=rows.http,
+        memory=budget.row("http"),
     )
 
     async def stop_admin(limit_s: float) -> None:
@@ -308,7 +302,7 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         services=services,
         connections=connections,
         sharing=sharing,
-        rows=rows,
+        budget=budget,
         loop_turns=turns,
         throttling=throttling,
         stopping=proxy.is_stopping,
@@ -356,17 +350,6 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         admin=admin,
     )
     return Serving(where.plain or where.tls or "", web.plain or web.tls or "-", drain, reload)
-
-
-def _memory_owners(connections: Connections, listings: TopicListMemoryLimiter, rows: Rows) -> dict[str, int]:
-    """Bytes in use by the rows of the memory budget."""
-    held = listings.snapshot()
-    return {
-        "requests": connections.memory.size - connections.memory.available,
-        "outbound": connections.outbound.used_bytes,
-        "listings": held.heap.acquired + held.direct.acquired,
-        "others": sum(row.used_bytes for row in rows),
-    }
 
 
 async def _mirror_groups(settings: Settings, groups: ProxyGroups, requests: AdminRequests, stopping: Stopping) -> None:

@@ -388,7 +388,7 @@ class BehindProxy:
 
     def _books(self) -> float:
         figures = metrics(self.proxy.admin_port)
-        return figures["MemoryPoolUsed"] + figures["penstock_memory_used_bytes"]
+        return figures["penstock_memory_used_bytes"]
 
     def _given_back(self) -> float:
         began = time.monotonic()

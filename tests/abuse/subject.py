@@ -423,7 +423,7 @@ def _books(figures: dict[str, float]) -> int:
     """What the broker says it holds for clients; the tail cache is its own affair."""
     owners = {name: size for name, size in figures.items() if name.startswith("penstock_memory_used_bytes")}
     owners.pop('penstock_memory_used_bytes{owner="tail-cache"}', None)
-    return int(figures["MemoryPoolUsed"] + sum(owners.values()))
+    return int(sum(owners.values()))
 
 
 def _row_bytes(case: Case, figures: dict[str, float]) -> int:

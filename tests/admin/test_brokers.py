@@ -253,7 +253,7 @@ async def test_every_muted_connection_is_shown_with_its_reason_and_what_it_wants
     asking, silent = await Client.connected(harness.port), await Client.connected(harness.port)
     with harness.catalog_held():
         account = harness.broker.commands_memory.account()
-        account.take(harness.broker.commands_memory.size_bytes)  # Somebody else uses the row up.
+        account.charge(harness.broker.commands_memory.limit_bytes)  # Somebody else uses the row up.
         asking.write(frame(Type.PARTITIONED_METADATA, request_id=1, topic="never", metadata_auto_creation_enabled=True))
         asking.write(frame(Type.SUBSCRIBE, request_id=2, topic="new", subscription="s", subType=1, consumer_id=0))
         asking.write(frame(Type.LOOKUP, request_id=3, topic="t"))

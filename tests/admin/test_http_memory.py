@@ -25,7 +25,7 @@ from penstock.admin.middleware import (
 )
 from penstock.core.errors import ServiceNotReady
 from penstock.core.units import MIB
-from penstock.governance.memory_row import MemoryRow
+from penstock.governance.budget import Row
 from tests.admin.test_server import CannedGateway
 
 if TYPE_CHECKING:
@@ -85,75 +85,75 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole() -> tuple[ASGIApp, MemoryRow]:
+def whole() -> tuple[ASGIApp, Row]:
     """The application, which is slow to build, and the row that it charges."""
-    row = MemoryRow("http", 4 * MIB)
+    row = Row("http", 4 * MIB)
     return build(CannedGateway(), HttpMemory(row)), row
 
 
 async def test_what_fits_is_charged_at_once_and_what_does_not_waits_its_turn() -> None:
-    row = MemoryRow("http", 100)
+    row = Row("http", 100)
     memory = HttpMemory(row)
     with memory.charge() as first, memory.charge() as second, memory.charge() as third:
-        await first.take(80)
-        await second.take(50)  # one may go beyond
+        await first.charge(80)
+        await second.charge(50)  # one may go beyond
         assert row.used_bytes == 130
-        waiting = asyncio.ensure_future(third.take(30))
+        waiting = asyncio.ensure_future(third.charge(30))
         await turns()
         assert not waiting.done()
-        first.hold(0)
+        first.recharge(0)
         await waiting
         assert row.used_bytes == 80
     assert row.used_bytes == memory.used_bytes == 0
 
 
 async def test_who_waits_for_too_long_is_told_to_come_again(hasty: None) -> None:
-    row = MemoryRow("http", 100)
+    row = Row("http", 100)
     memory = HttpMemory(row)
     with memory.charge() as first, memory.charge() as second:
-        await first.take(1_000)
+        await first.charge(1_000)
         with pytest.raises(ServiceNotReady, match=r"1000 of 100 bytes.* 101 more"):
-            await second.take(101)
+            await second.charge(101)
         assert row.refused_total == 1
     assert row.used_bytes == 0
 
 
 async def test_who_stops_waiting_leaves_its_turn_to_the_next() -> None:
-    row = MemoryRow("http", 100)
+    row = Row("http", 100)
     memory = HttpMemory(row)
     with memory.charge() as first, memory.charge() as second, memory.charge() as third, memory.charge() as large:
-        await first.take(100)
-        await large.take(200)
-        impatient = asyncio.ensure_future(second.take(50))
-        patient = asyncio.ensure_future(third.take(60))
+        await first.charge(100)
+        await large.charge(200)
+        impatient = asyncio.ensure_future(second.charge(50))
+        patient = asyncio.ensure_future(third.charge(60))
         await turns()
         assert not impatient.done()
-        first.hold(0)
+        first.recharge(0)
         impatient.cancel()
         await patient
-        large.hold(0)
+        large.recharge(0)
         assert row.used_bytes == 60
 
 
 async def test_others_share_the_row_beside_the_one_request_beyond_it() -> None:
-    row = MemoryRow("http", 100)
+    row = Row("http", 100)
     memory = HttpMemory(row)
     with memory.charge() as large, memory.charge() as second, memory.charge() as third:
-        await large.take(1_000)
-        await second.take(100)
-        waiting = asyncio.ensure_future(third.take(1))
+        await large.charge(1_000)
+        await second.charge(100)
+        waiting = asyncio.ensure_future(third.charge(1))
         await turns()
         assert not waiting.done()
-        large.hold(500)
+        large.recharge(500)
         await turns()
         assert not waiting.done()
-        second.hold(99)
+        second.recharge(99)
         await waiting
         assert row.used_bytes == 600
 
 
 async def test_many_bodies_at_once_are_bounded_and_those_beyond_are_told_to_come_again(
-    hasty: None, whole: tuple[ASGIApp, MemoryRow]
+    hasty: None, whole: tuple[ASGIApp, Row]
 ) -> None:
     app, row = whole
     callers = [Caller(app, path=f"{NAMESPACE}/permissions/role", length=BODY_BYTES_MAX) for _ in range(60)]
@@ -174,14 +174,14 @@ async def test_many_bodies_at_once_are_bounded_and_those_beyond_are_told_to_come
     assert row.used_bytes == 0
 
 
-async def test_a_body_of_too_many_values_is_refused_before_it_is_parsed(whole: tuple[ASGIApp, MemoryRow]) -> None:
+async def test_a_body_of_too_many_values_is_refused_before_it_is_parsed(whole: tuple[ASGIApp, Row]) -> None:
     caller = Caller(whole[0], path=f"{NAMESPACE}/permissions/role")
     caller.send(b"[" + b"1," * VALUES_MAX + b"1]")
     assert await caller.status() == 413
     assert json.loads(caller.body)["reason"] == f"the body has {VALUES_MAX + 2} values, and may have {VALUES_MAX}"
 
 
-async def test_what_stands_in_a_text_is_no_value(whole: tuple[ASGIApp, MemoryRow]) -> None:
+async def test_what_stands_in_a_text_is_no_value(whole: tuple[ASGIApp, Row]) -> None:
     caller = Caller(whole[0], path=f"{NAMESPACE}/permissions/role")
     caller.send(json.dumps(["[{," * 3 * VALUES_MAX + chr(34) + ","]).encode())
     assert await caller.status() == 400
@@ -199,9 +199,7 @@ async def test_what_stands_in_a_text_is_no_value(whole: tuple[ASGIApp, MemoryRow
     ids=["numbers", "lists", "objects", "wide text", "text"],
 )
 @pytest.mark.parametrize("path", ["permissions/role", "messageTTL"])
-async def test_a_body_takes_no_more_than_it_is_charged(
-    body: bytes, path: str, whole: tuple[ASGIApp, MemoryRow]
-) -> None:
+async def test_a_body_takes_no_more_than_it_is_charged(body: bytes, path: str, whole: tuple[ASGIApp, Row]) -> None:
     app, row = whole
     warm = Caller(app, path=f"{NAMESPACE}/{path}")
     warm.send(b'["x"]')
@@ -221,7 +219,7 @@ async def test_a_body_takes_no_more_than_it_is_charged(
 
 
 async def test_an_answer_that_nobody_takes_is_charged_and_handed_over_in_pieces() -> None:
-    row = MemoryRow("http", MIB)
+    row = Row("http", MIB)
     answer = b"x" * (10 * PIECE_BYTES + 1)
 
     async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
@@ -241,12 +239,12 @@ async def test_an_answer_that_nobody_takes_is_charged_and_handed_over_in_pieces(
 
 
 async def test_large_answers_that_nobody_takes_are_one_beyond_the_row_at_most(hasty: None) -> None:
-    row = MemoryRow("http", MIB)
+    row = Row("http", MIB)
     answer = b"x" * 5 * MIB
 
     async def app(scope: Scope, _receive: Receive, send: Send) -> None:
         try:
-            await scope[CHARGE].take(2 * len(answer))  # as a route that reads an entry
+            await scope[CHARGE].charge(2 * len(answer))  # as a route that reads an entry
         except ServiceNotReady:
             await send({"type": "http.response.start", "status": 503, "headers": []})
             await send({"type": "http.response.body", "body": b""})

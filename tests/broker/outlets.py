@@ -17,10 +17,10 @@ from penstock.broker.subscriptions.tail import Tail
 from penstock.core.clock import ManualClock
 from penstock.core.names import TopicName
 from penstock.core.units import MIB
+from penstock.governance.budget import Row
 from penstock.governance.delayed import DelayedDeliveryTrackerFactory
 from penstock.governance.delayed_memory import DelayedMemory
 from penstock.governance.delayed_options import DelayedOptions
-from penstock.governance.memory_row import MemoryRow
 from penstock.governance.outbound import Reading
 from penstock.storage.cursor import Cursor
 from penstock.storage.missing_entries import MissingEntries
@@ -300,7 +300,7 @@ class World:
         self.topic = topic
         self.kind = kind
         self.loop = Loop()
-        self.memory = MemoryRow("dispatch", 1 << 20)
+        self.memory = Row("dispatch", 1 << 20)
         self.room = Room()
         self.clock = ManualClock()
         self.saves = Saves()

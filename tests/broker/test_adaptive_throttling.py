@@ -518,7 +518,7 @@ async def test_a_full_row_does_not_keep_a_topic_from_being_throttled(broker: tup
     row = harness.broker.sessions_memory
     publisher = await Publisher.connected(harness)
     others_bytes = row.available_bytes
-    row.take(others_bytes)
+    row.charge(others_bytes)
     publisher.start(RATE)
     await cycles(5)
     sensors.memory = 1.0

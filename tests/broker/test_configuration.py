@@ -139,7 +139,7 @@ async def test_two_changes_at_once_are_both_in_force(tmp_path: Path) -> None:
 async def test_the_cache_shrinks_when_its_size_is_changed(tmp_path: Path) -> None:
     async with configured(tmp_path) as (harness, configuration):
         await configuration.put("tailCacheMB", "0")
-        assert harness.broker.tail_cache.budget_bytes == 0
+        assert harness.broker.tail_cache.limit_bytes == 0
 
 
 async def test_what_does_not_concern_the_broker_is_carried_out_by_whoever_asked_for_it(tmp_path: Path) -> None:

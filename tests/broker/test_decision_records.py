@@ -158,7 +158,7 @@ async def test_a_disk_that_is_slower_than_decisions_costs_records_and_nothing_el
             for _ in range(1_000):
                 decisions.throttled(throttled(Kind.STEP, topic))
             await asyncio.sleep(1)
-        assert decisions.memory.used_bytes <= decisions.memory.size_bytes
+        assert decisions.memory.used_bytes <= decisions.memory.limit_bytes
         assert decisions.dropped["queue-full"] > 1_000
         harness.disk.release()
         await until(lambda: decisions.memory.used_bytes == 0)

@@ -34,7 +34,7 @@ TICK_MS = 1_000
 @pytest_asyncio.fixture(params=["from the tail cache", "from the log"])
 async def harness(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
     async with running(tmp_path) as harness:
-        harness.broker.tail_cache.budget_bytes = MIB if request.param == "from the tail cache" else 0
+        harness.broker.tail_cache.limit_bytes = MIB if request.param == "from the tail cache" else 0
         yield harness
 
 

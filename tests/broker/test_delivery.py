@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from penstock.broker.subscriptions.dispatch import HEADER_BYTES, alike_before, fitting
 from penstock.broker.subscriptions.shared import Shared
 from penstock.broker.subscriptions.state import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
-from penstock.governance.memory_row import MemoryRow
+from penstock.governance.budget import Row
 from penstock.wire import codec
 from penstock.wire.varints import LOW_BITS
 from tests.broker.outlets import Topic, World, batch_of
@@ -285,7 +285,7 @@ def test_a_planner_gives_no_consumer_more_than_its_permits() -> None:
     consumers = [World(Topic(batch_of([""])), SHARED).consumer(permits=permits)[0] for permits in (3, 0, 5)]
     dispatcher = Shared(
         consumers,
-        memory=MemoryRow("dispatch", 1 << 20),
+        memory=Row("dispatch", 1 << 20),
         wait_for_memory=lambda: None,
         wake=lambda: None,
         round_robin_entries_max=lambda: 2,

@@ -94,7 +94,7 @@ async def test_without_memory_for_what_it_would_owe_a_consumer_gets_the_rest_whe
         await until(lambda: subscription.messages_out > 0)
         await turns()
         assert PENDING_ALWAYS <= subscription.unacked < count
-        assert row.used_bytes <= row.size_bytes
+        assert row.used_bytes <= row.limit_bytes
 
         # Others are served beside it, and nothing comes of it but waiting.
         await honest.subscribe(kind, name="honest", permits=count)

@@ -457,7 +457,7 @@ async def test_a_client_that_has_nothing_yet_and_is_not_read_is_nobodys(harness:
 
 async def test_reads_that_fail_are_named(harness: Harness) -> None:
     await published(harness, *[bytes(100 * KIB)] * 30)
-    harness.broker.tail_cache.budget_bytes = 0
+    harness.broker.tail_cache.limit_bytes = 0
     harness.disk.read_error = OSError(5, "Input/output error")
     consumer = await Peer.connected(harness)
     await consumer.subscribe(SHARED)

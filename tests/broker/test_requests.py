@@ -10,8 +10,8 @@ import pytest
 
 from penstock.core.errors import ServiceNotReady, WireCode
 from penstock.core.units import KIB, MIB
+from penstock.governance.budget import Row
 from penstock.governance.command_memory import WAITING_BYTES, CommandMemory, price
-from penstock.governance.memory_row import MemoryRow
 from penstock.governance.muting import MuteReason
 from penstock.net.requests import Requests
 from penstock.wire import codec
@@ -45,7 +45,7 @@ class Desk:
     def __init__(self, *, commands_bytes: int = MIB, sessions_bytes: int = MIB) -> None:
         self.line = Line()
         self.commands = CommandMemory(commands_bytes)
-        self.sessions = MemoryRow("sessions", sessions_bytes)
+        self.sessions = Row("sessions", sessions_bytes)
         self.requests = Requests(
             cast("Connection", self.line),
             loop=asyncio.get_running_loop(),

@@ -16,6 +16,7 @@ from penstock.broker.limits_in_force import LimitsInForce
 from penstock.core.clock import ManualClock
 from penstock.core.names import TopicName
 from penstock.core.units import MIB, NS_PER_S
+from penstock.governance.budget import ROWS, Budget
 from penstock.governance.muting import MuteReason
 from penstock.governance.outbound import Outbound
 from penstock.governance.request_limits import RequestLimits
@@ -23,6 +24,7 @@ from penstock.governance.request_memory import RequestMemory
 from penstock.net.listener import Connections, Listener
 from penstock.net.listening import listen_for_clients
 from penstock.stats import reading
+from penstock.stats.server_snapshot import MemoryUse
 from penstock.storage.catalog import Catalog
 from penstock.storage.cursor import Cursor
 from penstock.storage.directory import open_data_directory
@@ -40,7 +42,7 @@ LIMITS = BrokerLimits(
     failover_delay_s=1,
     round_robin_entries_max=20,
     memory_limit_bytes=0,
-    tail_cache_bytes=MIB,
+    memory_rows={"tail-cache": MIB},
     cluster_name="here",
 )
 
@@ -48,6 +50,12 @@ LIMITS = BrokerLimits(
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock(monotonic_ns=NS_PER_S, wall_ms=1_357_035_420_000)
+
+
+def budget_of(limits: BrokerLimits) -> Budget:
+    budget = Budget(limits.memory_rows)
+    budget.row("http")  # which the admin port has, before there is a broker
+    return budget
 
 
 @pytest.fixture
@@ -72,6 +80,7 @@ async def broker(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Broker]:
         limits=LimitsInForce(LIMITS),
         clock=clock,
         loop=loop,
+        budget=budget_of(LIMITS),
     )
     yield broker
     await broker.stop()
@@ -86,8 +95,9 @@ async def test_an_idle_broker_has_nothing_and_is_well(broker: Broker, clock: Man
     assert seen.taken_at_ms - seen.started_at_ms == 60_000
     assert (seen.topics, seen.muted, seen.connections_open) == ((), (), 0)
     assert (seen.request_memory.size_bytes, seen.request_memory.used_bytes) == (4 * MIB, 0)
-    assert (seen.outbound.used_bytes, seen.outbound.budget_bytes) == (0, 8 * MIB)
-    assert seen.tail_cache.budget_bytes == MIB
+    assert sorted(seen.memory) == sorted(row.name for row in ROWS)
+    assert seen.memory["outbound"] == MemoryUse(used_bytes=0, limit_bytes=8 * MIB)
+    assert seen.memory["tail-cache"].limit_bytes == MIB
     assert MIB < seen.process.resident_bytes < 2**40
     assert seen.process.cpu_ns > 0
 

@@ -42,7 +42,7 @@ ALL_BUT_FIRST_3_OF_10 = [0b11_1111_1000]
 @pytest_asyncio.fixture(params=["from the tail cache", "from the log"])
 async def harness(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
     async with running(tmp_path) as harness:
-        harness.broker.tail_cache.budget_bytes = MIB if request.param == "from the tail cache" else 0
+        harness.broker.tail_cache.limit_bytes = MIB if request.param == "from the tail cache" else 0
         yield harness
 
 
@@ -184,7 +184,7 @@ async def test_no_more_is_read_than_permits_are_there_for_once_it_is_seen_how_la
         )
 
     async with running(tmp_path) as harness:
-        harness.broker.tail_cache.budget_bytes = 0
+        harness.broker.tail_cache.limit_bytes = 0
         peer = await Peer.producing(harness)
         payloads = [b"%d" % number for number in range(12)]
         await peer.publish(*payloads, messages=100)
@@ -227,10 +227,10 @@ async def test_ack_sets_that_do_not_fit_the_memory_are_refused_and_never_forgott
 ) -> None:
     async with running(tmp_path) as harness:
         row = harness.broker.dispatch_memory
-        row.size_bytes = row.used_bytes + 100_000
+        row.limit_bytes = row.used_bytes + 100_000
         peer = await with_entries(harness, 20)
         answers = [await asked(peer, {entry_id: WORDS}) for entry_id in range(20)]
-        assert row.used_bytes <= row.size_bytes
+        assert row.used_bytes <= row.limit_bytes
         kept = [entry_id for entry_id, answer in enumerate(answers) if not answer.HasField("error")]
         assert 0 < len(kept) < 20
         assert all("raise memoryLimitMB" in answer.message for answer in answers[len(kept) :])
@@ -243,7 +243,7 @@ async def test_ack_sets_that_do_not_fit_the_memory_are_refused_and_never_forgott
 
 async def test_whole_entries_are_acknowledged_where_ack_sets_are_refused(harness: Harness) -> None:
     peer = await with_entries(harness, 4)
-    harness.broker.dispatch_memory.size_bytes = 100
+    harness.broker.dispatch_memory.limit_bytes = 100
     answer = await asked(peer, {0: WORDS}, 1, 3)
     assert int(answer.error) == WireCode.TOO_MANY_REQUESTS
     cursor = subscription_of(harness).cursor
@@ -278,7 +278,7 @@ async def test_more_ack_sets_in_one_command_than_allowed_are_refused_altogether(
 
 async def test_a_seek_into_a_batch_is_refused_where_the_memory_is_used_up(harness: Harness) -> None:
     peer = await with_entries(harness, 4)
-    harness.broker.dispatch_memory.size_bytes = 100
+    harness.broker.dispatch_memory.limit_bytes = 100
     seek = codec.CommandSeek(consumer_id=0, request_id=0)
     seek.message_id.CopyFrom(codec.MessageIdData(ledgerId=peer.ledger_id, entryId=2, ack_set=WORDS))
     with pytest.raises(Refused, match="memoryLimitMB"):

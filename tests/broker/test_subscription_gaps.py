@@ -61,7 +61,7 @@ async def test_what_an_ack_response_confirmed_is_not_delivered_again_however_man
 async def test_entries_between_acknowledged_ones_go_out_together(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    harness.broker.tail_cache.budget_bytes = 0
+    harness.broker.tail_cache.limit_bytes = 0
     peer = await published(harness, 1_000)
     await acknowledged(peer, range(1, 1_000, 2))
     await peer.close_consumer()

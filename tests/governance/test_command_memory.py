@@ -32,7 +32,7 @@ def test_one_connection_alone_leaves_half_of_a_small_row_to_others() -> None:
     memory = CommandMemory(MIB)
     account = memory.account()
     while not account.must_wait:
-        account.take(WAITING_BYTES)
+        account.charge(WAITING_BYTES)
     assert MIB // 2 <= account.used_bytes < MIB // 2 + WAITING_BYTES
     assert not memory.account().must_wait
 
@@ -42,7 +42,7 @@ def test_shares_become_smaller_as_more_connections_have_commands_waiting() -> No
     assert memory.share_bytes == SHARE_BYTES_MAX
     accounts = [memory.account() for _ in range(4_000)]
     for account in accounts:
-        account.take(WAITING_BYTES)
+        account.charge(WAITING_BYTES)
     assert memory.share_bytes == SHARE_BYTES_MIN
     for account in accounts:
         account.close()
@@ -53,7 +53,7 @@ def test_who_had_to_wait_goes_on_below_half_of_its_share_and_not_before() -> Non
     memory = CommandMemory(MIB)
     account = memory.account()
     while not account.must_wait:
-        account.take(WAITING_BYTES)
+        account.charge(WAITING_BYTES)
     account.release(WAITING_BYTES)
     assert not account.must_wait
     assert not account.may_go_on
@@ -65,10 +65,10 @@ def test_who_had_to_wait_goes_on_below_half_of_its_share_and_not_before() -> Non
 def test_a_full_row_lets_everybody_have_one_command() -> None:
     memory = CommandMemory(10 * WAITING_BYTES)
     hog, modest = memory.account(), memory.account()
-    hog.take(10 * WAITING_BYTES)
+    hog.charge(10 * WAITING_BYTES)
     assert hog.must_wait
     assert not modest.must_wait
-    modest.take(WAITING_BYTES)
+    modest.charge(WAITING_BYTES)
     assert modest.must_wait
     assert not modest.may_go_on
     modest.release(WAITING_BYTES)
@@ -78,12 +78,12 @@ def test_a_full_row_lets_everybody_have_one_command() -> None:
 def test_a_closed_connection_gives_back_all_at_once_and_nothing_twice() -> None:
     memory = CommandMemory(MIB)
     account = memory.account()
-    account.take(100)
-    account.take(200)
+    account.charge(100)
+    account.charge(200)
     account.close()
     assert (memory.used_bytes, memory.busy) == (0, 0)
     account.release(100)
-    account.take(50)
+    account.charge(50)
     account.close()
     assert (memory.used_bytes, memory.busy) == (0, 0)
 
@@ -92,9 +92,9 @@ def test_large_commands_have_as_much_as_the_row_together_or_one_of_them() -> Non
     memory = CommandMemory(2 * LARGE_BYTES)
     first, second, third = memory.account(), memory.account(), memory.account()
     assert first.admits(100 * LARGE_BYTES)
-    first.take(LARGE_BYTES)
+    first.charge(LARGE_BYTES)
     assert second.admits(LARGE_BYTES)
-    second.take(LARGE_BYTES)
+    second.charge(LARGE_BYTES)
     assert not third.admits(LARGE_BYTES)
     assert third.admits(LARGE_BYTES - 1)
     first.release(LARGE_BYTES)
@@ -123,7 +123,7 @@ class CommandsAreConserved(RuleBasedStateMachine):
         if free:
             account, commands = data.draw(st.sampled_from(free))
             commands.append(price(nbytes))
-            account.take(commands[-1])
+            account.charge(commands[-1])
 
     @rule(data=st.data())
     def end(self, data: st.DataObject) -> None:
@@ -154,7 +154,7 @@ class CommandsAreConserved(RuleBasedStateMachine):
     def the_row_is_exceeded_by_two_commands_a_connection_at_most(self) -> None:
         """One that passes a bound, and the one that everybody may have."""
         most = price(80 * KIB)
-        assert self.memory.used_bytes <= self.memory.size_bytes + 2 * most * max(1, len(self.waiting))
+        assert self.memory.used_bytes <= self.memory.limit_bytes + 2 * most * max(1, len(self.waiting))
 
     @invariant()
     def nobody_waits_for_others(self) -> None:

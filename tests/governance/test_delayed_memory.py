@@ -113,7 +113,7 @@ def test_with_no_memory_at_all_every_message_comes_all_the_same() -> None:
 def test_room_that_comes_is_used_at_once() -> None:
     topic, times = full_topic()
     assert topic.manager.back_fill(topic.now_ms) is None
-    topic.memory.size_bytes = ROOMY
+    topic.memory.limit_bytes = ROOMY
     assert back_fill(topic, times)
     assert topic.manager.spilled == 0
     assert topic.manager.topic_delayed_messages() == 1_000
@@ -123,7 +123,7 @@ def test_room_that_comes_is_used_at_once() -> None:
 def test_what_is_published_while_the_log_is_read_again_is_not_missed() -> None:
     topic, times = full_topic()
     view = topic.manager.create_or_get_view("a", topic.cursors["a"])
-    topic.memory.size_bytes = ROOMY
+    topic.memory.limit_bytes = ROOMY
     first, stop = topic.manager.begin_back_fill()
     topic.publish(2 * HOUR_MS)
     topic.manager.found(range(first, stop), times[first:stop])
@@ -135,7 +135,7 @@ def test_what_is_published_while_the_log_is_read_again_is_not_missed() -> None:
 def test_reading_again_that_fails_leaves_everything_where_it_was() -> None:
     topic, times = full_topic()
     view = topic.manager.create_or_get_view("a", topic.cursors["a"])
-    topic.memory.size_bytes = ROOMY
+    topic.memory.limit_bytes = ROOMY
     first, stop = topic.manager.begin_back_fill()
     half = (first + stop) // 2
     topic.manager.found(range(first, half), times[first:half])
@@ -200,7 +200,7 @@ def test_what_was_cancelled_while_it_lay_on_disk_does_not_come_back() -> None:
     held = set(view.held(0, 1_000))
     gone = next(entry_id for entry_id in range(1_000) if entry_id not in held)
     assert not topic.manager.cancel(gone)
-    topic.memory.size_bytes = ROOMY
+    topic.memory.limit_bytes = ROOMY
     assert back_fill(topic, times)
     assert view.number_of_delayed_messages == 999
     topic.now_ms += 2 * HOUR_MS

@@ -80,7 +80,7 @@ def test_what_was_acknowledged_before_its_time_is_not_offered_and_not_counted() 
 
 def test_a_stuck_subscription_pins_no_more_than_the_memory_there_is_and_is_told_what_to_read() -> None:
     topic = Topic(STRICT)
-    topic.memory.size_bytes = 3_000
+    topic.memory.limit_bytes = 3_000
     stuck, brisk = topic.view("a"), topic.view("b")
     seen = []
     for _ in range(300):

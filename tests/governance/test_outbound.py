@@ -32,13 +32,13 @@ def outbound(budget_bytes: int = BUDGET_BYTES) -> Outbound[Peer]:
 def queue(books: Outbound[Peer], peer: Peer, nbytes: int) -> None:
     peer.out_bytes += nbytes
     peer.wanted_bytes = 1
-    books.add(nbytes)
+    books.charge(nbytes)
 
 
 def take(books: Outbound[Peer], peer: Peer, nbytes: int) -> None:
     peer.out_bytes -= nbytes
     peer.bytes_out += nbytes
-    books.remove(nbytes)
+    books.release(nbytes)
 
 
 def test_nobody_takes_all_that_is_free() -> None:
@@ -46,7 +46,7 @@ def test_nobody_takes_all_that_is_free() -> None:
     lazy = [Peer() for _ in range(16)]
     for peer in lazy:
         queue(books, peer, books.room_bytes(peer))
-    assert books.used_bytes <= books.budget_bytes
+    assert books.used_bytes <= books.limit_bytes
     assert books.room_bytes(Peer()) > 0
     assert min(peer.out_bytes for peer in lazy) > 0
 
@@ -73,7 +73,7 @@ def test_an_entry_larger_than_what_is_free_goes_out_in_a_turn_of_its_own_within_
         queue(books, another := Peer(), books.room_bytes(another) // 2)
     assert books.grants() == [first]
     queue(books, first, ENTRY_BYTES_MAX + HEADER_BYTES)
-    assert books.used_bytes <= books.budget_bytes
+    assert books.used_bytes <= books.limit_bytes
     assert books.grants() == []
 
     take(books, first, first.out_bytes)
@@ -155,7 +155,7 @@ class BooksAgree(RuleBasedStateMachine):
     @rule(at=st.integers(0, 5))
     def leave(self, at: int) -> None:
         peer = self.peers[at]
-        self.books.remove(peer.out_bytes)
+        self.books.release(peer.out_bytes)
         self.books.forget(peer)
         self.peers[at] = Peer()
 
@@ -176,7 +176,7 @@ class BooksAgree(RuleBasedStateMachine):
         for reading in self.readings:
             self.books.end_read(reading)
         for peer in self.peers:
-            self.books.remove(peer.out_bytes)
+            self.books.release(peer.out_bytes)
             self.books.forget(peer)
         assert (self.books.used_bytes, len(self.books), self.books.turn) == (0, 0, None)
 

@@ -12,7 +12,7 @@ import pytest
 from penstock.core.names import TopicName
 from penstock.core.units import MIB, NS_PER_S
 from penstock.governance.allocation import Strategy
-from penstock.governance.memory_row import MemoryRow
+from penstock.governance.budget import Row
 from penstock.governance.quota_exchange import ExchangeOptions
 from penstock.governance.resource_group import Amount, GroupRate, GroupRates
 from penstock.groups.heard_names import HeardNames
@@ -52,7 +52,7 @@ class Part:
         self.upstreams = Upstreams(
             UpstreamOptions(addresses=(Address("127.0.0.1", harness.port, tls=False),)),
             clock,
-            MemoryRow("sessions", MIB),
+            Row("sessions", MIB),
         )
         self.sharing = self.groups.sharing = ProxySharing(
             self.groups, self.names, options=OPTIONS, upstreams=self.upstreams, identity=Identity("none", b""), key=key,

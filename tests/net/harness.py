@@ -28,6 +28,7 @@ from penstock.broker.limits_in_force import LimitsInForce
 from penstock.core.checksum import is_sealed
 from penstock.core.clock import ManualClock
 from penstock.core.units import KIB, MIB, NS_PER_S
+from penstock.governance.budget import ROWS, Budget
 from penstock.governance.outbound import Outbound
 from penstock.governance.request_limits import LENGTH_BYTES, RequestLimits
 from penstock.governance.request_memory import RequestMemory
@@ -51,7 +52,7 @@ from penstock.wire.client.frames import Frame, decode_frame
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
     from pathlib import Path
     from typing import Self
 
@@ -208,7 +209,7 @@ async def running(
             tls=tls,
             authenticator=authenticator,
             log_limits=log_limits or LOG_LIMITS,
-            limits=replace(broker_limits(frame_bytes_max), **limits),
+            limits=with_rows(broker_limits(frame_bytes_max), limits),
             keys=keys,
             addresses=addresses,
             membership=membership,
@@ -276,6 +277,8 @@ def start_broker(
     stack.callback(catalog.close)
     memory = RequestMemory(request_limits)
     in_force = LimitsInForce(limits)
+    budget = Budget(limits.memory_rows)
+    budget.row("http")
     connections = Connections(
         loop=loop,
         memory=memory,
@@ -301,6 +304,7 @@ def start_broker(
         loop=loop,
         authenticator=authenticator,
         snapshots=Snapshots(data.broker(number) / "delayed", disk),
+        budget=budget,
         dispatch_soon=posted.call_soon,
     )
     stack.push_async_callback(broker.stop)
@@ -350,9 +354,17 @@ def broker_limits(frame_bytes_max: int) -> BrokerLimits:
         failover_delay_s=0.0,
         round_robin_entries_max=20,
         memory_limit_bytes=0,
-        tail_cache_bytes=0,
+        memory_rows={"tail-cache": 0},
         cluster_name="test",
     )
+
+
+def with_rows(limits: BrokerLimits, changes: Mapping[str, Any]) -> BrokerLimits:
+    """Change limits; rows of the memory budget are named by themselves, such as `tail_cache_bytes`."""
+    rows = {row.name: f"{row.name.replace('-', '_')}_bytes" for row in ROWS}
+    sizes = {name: changes[field] for name, field in rows.items() if field in changes}
+    others = {name: value for name, value in changes.items() if name not in rows.values()}
+    return replace(limits, memory_rows={**limits.memory_rows, **sizes}, **others)
 
 
 def disk_of(loop: VirtualLoop) -> VirtualDisk:

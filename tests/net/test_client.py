@@ -12,7 +12,7 @@ import pytest
 
 from penstock.core.errors import WireCode
 from penstock.core.units import MIB
-from penstock.governance.memory_row import MemoryRow
+from penstock.governance.budget import Row
 from penstock.net import client as subject
 from penstock.net.asking_client import AskingClient
 from penstock.net.client import EVENTS_MAX, AsyncClient
@@ -224,7 +224,7 @@ async def test_what_a_broker_sent_to_one_who_only_asks_is_not_kept_by_the_error_
         writer.write(message[MIB // 2 :])
         writer.close()
 
-    memory = MemoryRow("answersMemory", 4 * MIB)
+    memory = Row("answersMemory", 4 * MIB)
     async with speaking(speak) as port:
         client = await AskingClient.open_charged(
             memory, Address("127.0.0.1", port, tls=False), ClientConnection(answer_bytes_max=FRAME_BYTES_MAX)

@@ -34,8 +34,8 @@ class Watched(Outbound["Connection"]):
 
     most_bytes = 0
 
-    def add(self, nbytes: int) -> None:
-        super().add(nbytes)
+    def charge(self, nbytes: int) -> None:
+        super().charge(nbytes)
         self.most_bytes = max(self.most_bytes, self.used_bytes)
 
 

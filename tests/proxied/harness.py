@@ -13,8 +13,8 @@ from penstock.authentication.identification import Identification
 from penstock.authentication.options import ProviderOptions
 from penstock.broker.access.rules import AccessRules
 from penstock.core.units import MIB, NS_PER_S
+from penstock.governance.budget import Row
 from penstock.governance.command_memory import CommandMemory
-from penstock.governance.memory_row import MemoryRow
 from penstock.governance.outbound import Outbound
 from penstock.governance.request_limits import LENGTH_BYTES, RequestLimits
 from penstock.governance.request_memory import RequestMemory
@@ -155,7 +155,7 @@ async def proxied(
         frame_bytes_max=FRAME_BYTES_MAX - LENGTH_BYTES,
         new_reader=RelayReader,
     )
-    sessions = MemoryRow("sessions", sessions_bytes)
+    sessions = Row("sessions", sessions_bytes)
     tls_contexts = brokers_tls or (None, None)
     address = Address("127.0.0.1", broker.port if brokers_tls is None else broker.tls_port, tls=brokers_tls is not None)
     options = UpstreamOptions(addresses=(address,), tls=tls_contexts[0], own_tls=tls_contexts[1])

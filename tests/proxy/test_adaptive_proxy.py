@@ -14,7 +14,7 @@ import pytest
 
 from penstock.core.errors import InvalidTopicName
 from penstock.core.units import MIB
-from penstock.governance.memory_row import MemoryRow
+from penstock.governance.budget import Row
 from penstock.governance.muting import MuteReason
 from penstock.governance.request_limits import RequestLimits
 from penstock.governance.request_memory import RequestMemory
@@ -96,7 +96,7 @@ class World:
         self.request_memory = RequestMemory(
             RequestLimits(request_bytes_max=8 * MIB, requests_max=100_000, frame_bytes_max=MIB)
         )
-        self.sessions = MemoryRow("sessions", MIB)
+        self.sessions = Row("sessions", MIB)
         self.published = PublishedTopics(self.sessions, self.clock)
         self.groups = ProxyGroups(self.clock, loop)
         self.memory, self.backlogs = Memory(), Backlogs()

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.core.errors import PenstockError, ServiceNotReady, WireCode
 from penstock.core.units import MIB
-from penstock.governance.memory_row import MemoryRow
+from penstock.governance.budget import Row
 from penstock.net.clock import SystemClock
 from penstock.net.topic_list_limiter import LimitType, TopicListLimits, TopicListMemoryLimiter
 from penstock.proxy.answer_pieces import PIECE_BYTES
@@ -64,7 +64,7 @@ class World:
         self.broker = broker
         options = UpstreamOptions(addresses=(Address("127.0.0.1", port, tls=False),))
         self.limiter = TopicListMemoryLimiter(limits, clock=clock, loop=loop)
-        self.upstreams = Upstreams(options, clock, MemoryRow("sessions", MIB))
+        self.upstreams = Upstreams(options, clock, Row("sessions", MIB))
         self.listings = Listings(self.limiter, self.upstreams, clock, loop)
 
     def ask(self, client: Client, request_id: int = 1, namespace: str = "public/default") -> asyncio.Task[None]:

@@ -14,7 +14,7 @@ import pytest
 from penstock.accounting.totals import Totals
 from penstock.core.clock import ManualClock
 from penstock.core.units import MIB
-from penstock.governance.memory_row import MemoryRow
+from penstock.governance.budget import Row
 from penstock.proxy import proxy_stats
 from penstock.proxy.proxy_stats import PAGE_ROWS, RATES_BYTES, ProxyStats
 from penstock.proxy.usage import TOPIC_BYTES, UsageCounts
@@ -125,7 +125,7 @@ class Counting:
 
 async def test_rates_of_topics_are_charged_and_a_page_is_bounded_by_rows_and_names() -> None:
     times = itertools.count(1)
-    counts = UsageCounts(MemoryRow("usage", MIB), MemoryRow("unanswered", MIB), lambda: next(times))
+    counts = UsageCounts(Row("usage", MIB), Row("unanswered", MIB), lambda: next(times))
     services: Any = Counting(ManualClock(), counts)
     connections: Any = None
     stats = ProxyStats(services, connections)
@@ -147,7 +147,7 @@ async def test_rates_of_topics_are_charged_and_a_page_is_bounded_by_rows_and_nam
 
 
 def test_rates_for_which_there_is_no_memory_are_told_and_not_kept() -> None:
-    counts = UsageCounts(MemoryRow("usage", TOPIC_BYTES + 2 * len(TOPIC)), MemoryRow("unanswered", 1_000), lambda: 1)
+    counts = UsageCounts(Row("usage", TOPIC_BYTES + 2 * len(TOPIC)), Row("unanswered", 1_000), lambda: 1)
     counts.add(TOPIC, Totals(5, 50))
     (topic,) = counts.topics()
     assert proxy_stats._begun(topic, counts, 0).per_s(topic.totals[:4], 10**9) == (5, 50, 0, 0)  # noqa: SLF001

@@ -9,7 +9,7 @@ from typing import Any
 from penstock.accounting.totals import Totals
 from penstock.core.clock import ManualClock
 from penstock.core.units import MIB
-from penstock.governance.memory_row import MemoryRow
+from penstock.governance.budget import Row
 from penstock.proxy.groups import ProxyGroups
 from penstock.proxy.recorder import Recorder, RecorderOptions
 from penstock.proxy.recorder_parts import RecorderParts
@@ -57,8 +57,8 @@ def recorder(cluster: Any) -> Recorder:  # noqa: ANN401 - as much of `Upstreams`
             traffic=quiet,
             upstreams=cluster,
             identity=unused,
-            memory=MemoryRow("usage", MIB),
-            unanswered=MemoryRow("unanswered", MIB),
+            memory=Row("usage", MIB),
+            unanswered=Row("unanswered", MIB),
             clock=clock,
             loop=loop,
         ),

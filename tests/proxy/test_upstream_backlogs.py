@@ -12,7 +12,7 @@ import pytest
 
 from penstock.core.errors import ServiceNotReady
 from penstock.core.names import TopicName
-from penstock.governance.memory_row import MemoryRow
+from penstock.governance.budget import Row
 from penstock.proxy.published_topics import KEPT_NS as TOPICS_KEPT_NS
 from penstock.proxy.published_topics import PublishedTopic, PublishedTopics
 from penstock.proxy.upstream_backlogs import AT_A_TIME, KEPT_NS, TOPICS_PER_CYCLE, UpstreamBacklogs
@@ -34,7 +34,7 @@ class World:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         self.clock = VirtualClock(loop.virtual_time)
-        self.memory = MemoryRow("sessions", 1 << 24)
+        self.memory = Row("sessions", 1 << 24)
         self.topics = PublishedTopics(self.memory, self.clock)
         self.polls = FakePolls()
         self.backlogs = UpstreamBacklogs(self.polls, self.topics.loaded, lambda: 1.0, self.clock, loop)
@@ -153,6 +153,6 @@ async def test_topics_are_kept_for_a_while_after_their_last_producer_and_give_th
 
 async def test_a_producer_is_refused_without_memory_and_not_left_unlimited() -> None:
     async with world() as here:
-        here.memory.take(here.memory.size_bytes)
+        here.memory.charge(here.memory.limit_bytes)
         with pytest.raises(ServiceNotReady, match="raise sessionsMB"):
             here.topics.opened(TopicName.parse("t"), object(), lambda: None)

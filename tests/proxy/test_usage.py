@@ -16,7 +16,7 @@ from penstock.accounting.totals import Totals
 from penstock.core.clock import ManualClock
 from penstock.core.errors import NotAllowed
 from penstock.core.names import TopicName
-from penstock.governance.memory_row import MemoryRow
+from penstock.governance.budget import Row
 from penstock.proxy.groups import ProxyGroups
 from penstock.proxy.relayed_usage import RelayedUsage
 from penstock.proxy.response_stream import ResponseStream
@@ -62,7 +62,7 @@ def answers(producer_id: int, sends: int, *, stored: bool = True) -> list[Answer
 
 def counts_of(size_bytes: int = 1_000_000) -> UsageCounts:
     numbers = count(1)
-    rows = MemoryRow("usage", size_bytes), MemoryRow("usage-unanswered", size_bytes)
+    rows = Row("usage", size_bytes), Row("usage-unanswered", size_bytes)
     return UsageCounts(*rows, lambda: next(numbers), ["persistent://pulsar/system/mine"])
 
 
@@ -128,7 +128,7 @@ def test_without_memory_publishes_count_when_they_are_passed_on() -> None:
     usage.opened(1, Published())
     usage.passed(run((1, 1)))
     usage.answered(answers(1, 1))
-    assert counts.unanswered.try_take(counts.unanswered.size_bytes)
+    assert counts.unanswered.try_charge(counts.unanswered.limit_bytes)
     for _ in range(3):
         usage.passed(run((1, 10), (1, 20)))
     assert totals(counts) == {TOPIC: Totals(7, 91)}
@@ -216,8 +216,8 @@ def recording(topic: Topic, clock: ManualClock, loop: asyncio.AbstractEventLoop,
     return UsageRecords(
         topic,
         ProxyGroups(clock, loop),
-        MemoryRow("usage", nbytes),
-        MemoryRow("usage-unanswered", nbytes),
+        Row("usage", nbytes),
+        Row("usage-unanswered", nbytes),
         name="proxy-a",
         own_topics=(),
         interval_s=60,

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.core.errors import ServiceNotReady
 from penstock.core.units import MIB, NS_PER_S
-from penstock.governance.memory_row import MemoryRow
+from penstock.governance.budget import Row
 from penstock.net.topic_list_limiter import (
     LimitType,
     PermitAcquireTimeout,
@@ -75,7 +75,7 @@ class World:
             TopicListLimits(heap_bytes_max=MIB, direct_bytes_max=MIB), clock=self.clock, loop=loop
         )
         self.upstream = Upstream()
-        self.sessions = MemoryRow("sessions", MIB)
+        self.sessions = Row("sessions", MIB)
         self.lists: list[OwnList] = []
         self.ended: list[str] = []
         services = SimpleNamespace(
@@ -121,7 +121,8 @@ class World:
     def close(self) -> None:
         """The client goes; nothing may be left."""
         self.watchers.close()
-        assert self.limiter.acquired == self.sessions.used_bytes == 0
+        assert not any(row.used_bytes for row in self.limiter.rows())
+        assert self.sessions.used_bytes == 0
 
 
 async def test_a_watcher_waits_for_its_first_permit_as_long_as_a_listing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +173,8 @@ async def test_a_client_that_goes_while_a_list_waits_for_its_size_leaves_nothing
     here.watchers.close()
     await asyncio.sleep(0.1)
     here.limiter.release(other)
-    assert here.limiter.acquired == here.sessions.used_bytes == 0
+    assert not any(row.used_bytes for row in here.limiter.rows())
+    assert here.sessions.used_bytes == 0
 
 
 async def test_a_broker_that_does_not_answer_is_told_to_close_the_watcher(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +183,7 @@ async def test_a_broker_that_does_not_answer_is_told_to_close_the_watcher(monkey
     with pytest.raises(TimeoutError):
         await here.watch()
     assert here.seconds() - began_s == pytest.approx(28)
-    assert here.limiter.acquired == 0
+    assert not any(row.used_bytes for row in here.limiter.rows())
     closing = here.upstream.sent[-1]
     assert (closing.kind, closing.body.watcher_id) == (Type.WATCH_TOPIC_LIST_CLOSE, 1)
     here.upstream.answer(1)
@@ -193,7 +195,7 @@ async def test_a_broker_that_does_not_answer_is_told_to_close_the_watcher(monkey
     await answered
     await asyncio.sleep(0.1)
     (listed,) = here.lists
-    assert here.limiter.acquired == LIST_BYTES
+    assert sum(row.used_bytes for row in here.limiter.rows()) == LIST_BYTES
     listed.release()
     here.close()
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from penstock.core.errors import ConfigurationError
 from penstock.core.units import GIB, KIB, MIB
 from penstock.settings import MachineFacts, MemoryBudget
+from penstock.settings.memory import PROCESS_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,42 +78,42 @@ def test_the_real_machine_can_be_read() -> None:
 @given(st.integers(105, 1 << 20))
 def test_from_105_mib_on_the_rows_fit_whatever_the_limit(limit_mb: int) -> None:
     budget = MemoryBudget.split(limit_mb * MIB, frame_bytes_max=FRAME)
-    assert sum(size for _, size in budget.rows()) <= limit_mb * MIB
-    assert budget.requests_bytes >= 2 * FRAME
+    assert PROCESS_BYTES + sum(budget.rows.values()) <= limit_mb * MIB
+    assert budget.rows["requests"] >= 2 * FRAME
 
 
 def test_no_row_grows_beyond_64_mib_by_itself_but_those_of_listings_to_the_100_of_pip_442() -> None:
     budget = MemoryBudget.split(64 * GIB, frame_bytes_max=FRAME)
-    listings = [size for name, size in budget.rows() if "maxTopicListInFlight" in name]
-    others = [size for name, size in budget.rows() if "maxTopicListInFlight" not in name]
+    listings = [size for name, size in budget.rows.items() if name.startswith("listings-")]
+    others = [size for name, size in budget.rows.items() if not name.startswith("listings-")]
     assert (listings, max(others)) == ([100 * MIB, 100 * MIB], 64 * MIB)
 
 
 def test_a_small_machine_gives_each_memory_of_listings_a_twentieth_and_never_none() -> None:
     budget = MemoryBudget.split((64 + 300) * MIB, frame_bytes_max=FRAME)
-    assert (budget.listings_heap_bytes, budget.listings_direct_bytes) == (15 * MIB, 15 * MIB)
-    tiny = MemoryBudget.split(76 * MIB, frame_bytes_max=FRAME, requests_bytes=FRAME, outbound_bytes=0)
-    assert (tiny.listings_heap_bytes, tiny.listings_direct_bytes) == (MIB, MIB)
+    assert (budget.rows["listings-heap"], budget.rows["listings-direct"]) == (15 * MIB, 15 * MIB)
+    tiny = MemoryBudget.split(76 * MIB, frame_bytes_max=FRAME, asked={"requests": FRAME, "outbound": 0})
+    assert (tiny.rows["listings-heap"], tiny.rows["listings-direct"]) == (MIB, MIB)
 
 
 def test_an_unbounded_memory_of_listings_takes_no_part_in_the_sum() -> None:
-    budget = MemoryBudget.split(GIB, frame_bytes_max=FRAME, listings_heap_bytes=-1, listings_direct_bytes=0)
-    assert [size for name, size in budget.rows() if "maxTopicListInFlight" in name] == [0, 0]
-    assert (budget.listings_heap_bytes, budget.listings_direct_bytes) == (-1, 0)
+    budget = MemoryBudget.split(GIB, frame_bytes_max=FRAME, asked={"listings-heap": -1, "listings-direct": 0})
+    assert "0.0 MiB  topic listings being made or watched (maxTopicListInFlightHeapMemSizeMB)" in budget.table()
+    assert (budget.rows["listings-heap"], budget.rows["listings-direct"]) == (-1, 0)
 
 
 def test_a_row_set_by_hand_keeps_its_value() -> None:
-    budget = MemoryBudget.split(GIB, frame_bytes_max=FRAME, requests_bytes=FRAME, tail_cache_bytes=0)
-    assert (budget.requests_bytes, budget.tail_cache_bytes) == (FRAME, 0)
+    budget = MemoryBudget.split(GIB, frame_bytes_max=FRAME, asked={"requests": FRAME, "tail-cache": 0})
+    assert (budget.rows["requests"], budget.rows["tail-cache"]) == (FRAME, 0)
 
 
 def test_an_unbounded_row_takes_no_part_in_the_sum() -> None:
-    assert MemoryBudget.split(80 * MIB, frame_bytes_max=FRAME, requests_bytes=-1).requests_bytes == -1
+    assert MemoryBudget.split(80 * MIB, frame_bytes_max=FRAME, asked={"requests": -1}).rows["requests"] == -1
 
 
 def test_rows_above_the_limit_are_refused_with_the_table() -> None:
     with pytest.raises(ConfigurationError) as refusal:
-        MemoryBudget.split(256 * MIB, frame_bytes_max=FRAME, outbound_bytes=200 * MIB)
+        MemoryBudget.split(256 * MIB, frame_bytes_max=FRAME, asked={"outbound": 200 * MIB})
     message = str(refusal.value)
     assert "memoryLimitMB allows 256.0 MiB" in message
     assert "200.0 MiB  bytes on their way to clients (outboundMB)" in message

@@ -36,7 +36,7 @@ def test_nothing_needs_to_be_set() -> None:
     assert settings.max_message_bytes == 5 * MIB
     assert settings.frame_bytes_max == 5 * MIB + 10 * KIB
     assert settings.memory_limit_mb == 4096
-    assert settings.request_bytes_max == settings.budget.requests_bytes == 64 * MIB
+    assert settings.request_bytes_max == settings.budget.rows["requests"] == 64 * MIB
     assert (settings.outbound_mb, settings.tail_cache_mb) == (64, 64)
     assert set(settings.sources.values()) == {"default"}
     assert settings.warnings == ()
@@ -292,13 +292,13 @@ def test_listings_have_the_seeds_100_mb_each_where_the_machine_is_large_enough_a
     None
 ):
     large, small = from_variables(), from_variables(PENSTOCK_MEMORY_LIMIT_MB="564")
-    assert (large.listings_heap_mb, large.budget.listings_direct_bytes) == (100, 100 * MIB)
-    assert (small.listings_heap_mb, small.budget.listings_direct_bytes) == (25, 25 * MIB)
+    assert (large.listings_heap_mb, large.budget.rows["listings-direct"]) == (100, 100 * MIB)
+    assert (small.listings_heap_mb, small.budget.rows["listings-direct"]) == (25, 25 * MIB)
 
 
 def test_listings_set_by_hand_keep_their_value_and_must_fit() -> None:
     chosen = from_variables(PENSTOCK_MAX_TOPIC_LIST_IN_FLIGHT_HEAP_MEM_SIZE_MB="300")
-    assert (chosen.budget.listings_heap_bytes, chosen.budget.listings_direct_bytes) == (300 * MIB, 100 * MIB)
+    assert (chosen.budget.rows["listings-heap"], chosen.budget.rows["listings-direct"]) == (300 * MIB, 100 * MIB)
     with pytest.raises(ConfigurationError, match="maxTopicListInFlightHeapMemSizeMB"):
         from_variables(PENSTOCK_MAX_TOPIC_LIST_IN_FLIGHT_HEAP_MEM_SIZE_MB="5000")
 

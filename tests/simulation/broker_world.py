@@ -130,7 +130,7 @@ class World:
             limits=replace(
                 broker_limits(FRAME_BYTES_MAX),
                 memory_limit_bytes=0,
-                tail_cache_bytes=self.chance.choice((0, MIB)),
+                memory_rows={"tail-cache": self.chance.choice((0, MIB))},
                 failover_delay_s=self.chance.choice((0.0, 1.0)),
                 **self.limits,
             ),

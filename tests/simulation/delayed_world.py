@@ -304,7 +304,7 @@ class World:
     def restart(self, *, tail_first: bool) -> None:
         """The broker dies and comes back with what was stored: the log, the cursors, the last snapshot."""
         self.factory.remove("topic")
-        self.memory = DelayedMemory(self.memory.size_bytes)
+        self.memory = DelayedMemory(self.memory.limit_bytes)
         self.factory = DelayedDeliveryTrackerFactory(self.memory)
         self._pieces = self._filling = None
         if not self.members:

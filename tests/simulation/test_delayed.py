@@ -44,7 +44,7 @@ def live(chance: random.Random) -> None:
         step(world, chance)
         if chance.random() < 0.05:
             world.check_counts()
-    world.memory.size_bytes = chance.choice([2_000, MEMORY_BYTES])
+    world.memory.limit_bytes = chance.choice([2_000, MEMORY_BYTES])
     world.drain()
     for member in world.members.values():
         assert member.cursor.mark_delete == len(world.log) - 1, (
@@ -95,7 +95,7 @@ def step(world: World, chance: random.Random) -> None:
     elif what < 0.975:
         world.unsubscribe(member.name)
     elif what < 0.98:
-        world.memory.size_bytes = chance.choice([0, 1_000, 5_000, MEMORY_BYTES])
+        world.memory.limit_bytes = chance.choice([0, 1_000, 5_000, MEMORY_BYTES])
     elif what < 0.985:
         world.break_off_filling()
     elif what < 0.99 and world.log:

@@ -68,8 +68,10 @@ IDLE = BrokerSnapshot(
     log_stalled=False,
     request_memory=MEMORY,
     listings=LISTINGS,
-    outbound=MemoryUse(used_bytes=0, budget_bytes=100),
-    tail_cache=MemoryUse(used_bytes=0, budget_bytes=200),
+    memory={
+        "outbound": MemoryUse(used_bytes=0, limit_bytes=100),
+        "tail-cache": MemoryUse(used_bytes=0, limit_bytes=200),
+    },
     loop_turns=LoopTurnsSnapshot(longest_ns=0, longer={50: 0}),
     process=ProcessUse(resident_bytes=0, cpu_ns=0),
 )

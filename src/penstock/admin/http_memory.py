@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import ServiceNotReady
 from penstock.core.units import KIB, MIB
-from penstock.governance.memory_row import MemoryRow
+from penstock.governance.budget import Row
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -42,9 +42,9 @@ class HttpMemory:
     The others share the row beside it, so all together use at most the row and the largest request.
     """
 
-    def __init__(self, row: MemoryRow | None = None, *, entry_bytes_max: int = 5 * MIB + 64 * KIB) -> None:
+    def __init__(self, row: Row | None = None, *, entry_bytes_max: int = 5 * MIB + 64 * KIB) -> None:
         """Charge `row`; `entry_bytes_max` is the size of the largest possible entry."""
-        self._row = row or MemoryRow("http", 32 * MIB)
+        self._row = row or Row("http", 32 * MIB)
         self.entry_bytes_max = entry_bytes_max
         self.dropping = 0  # requests whose body is read and dropped, after they were refused
         self._beyond: Charge | None = None  # the request that exceeds the row
@@ -78,8 +78,8 @@ class HttpMemory:
                 self.wake()
                 self._row.refused_total += 1
                 raise ServiceNotReady(
-                    f"requests at the admin port hold {self._row.used_bytes} of {self._row.size_bytes} bytes, and this "
-                    f"one needs {nbytes} more: try again, or raise memoryLimitMB"
+                    f"requests at the admin port hold {self._row.used_bytes} of {self._row.limit_bytes} bytes, and "
+                    f"this one needs {nbytes} more: try again, or raise memoryLimitMB"
                 ) from None
             finally:
                 if place in self._waiting:
@@ -94,10 +94,10 @@ class HttpMemory:
             if self._beyond is not None:
                 return False
             self._beyond = charge
-        self._row.take(nbytes)
+        self._row.charge(nbytes)
         return True
 
-    def given_back(self, charge: Charge) -> None:
+    def released(self, charge: Charge) -> None:
         """Note that this charge has become smaller."""
         if charge is self._beyond and (self._row.available_bytes >= 0 or not charge.held_bytes):
             self._beyond = None
@@ -122,25 +122,25 @@ class Charge:
 
     __slots__ = ("_row", "held_bytes", "memory")
 
-    def __init__(self, memory: HttpMemory, row: MemoryRow) -> None:
+    def __init__(self, memory: HttpMemory, row: Row) -> None:
         self.memory = memory
         self._row = row
         self.held_bytes = 0
 
-    async def take(self, nbytes: int) -> None:
+    async def charge(self, nbytes: int) -> None:
         """Charge `nbytes` more, and wait for them up to `WAIT_S`. Raises ServiceNotReady."""
         await self.memory.wait_for_room(nbytes, self)
         self.held_bytes += nbytes
 
-    def hold(self, nbytes: int) -> None:
+    def recharge(self, nbytes: int) -> None:
         """Set the charge to `nbytes`: the rest is released, or the memory is in use already."""
         more = nbytes - self.held_bytes
         self.held_bytes = nbytes
         if more > 0:
-            self._row.take(more)
+            self._row.charge(more)
         elif more < 0:
             self._row.release(-more)
-            self.memory.given_back(self)
+            self.memory.released(self)
 
     def __enter__(self) -> Self:
         return self
@@ -148,4 +148,4 @@ class Charge:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.hold(0)
+        self.recharge(0)

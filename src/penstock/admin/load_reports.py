@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from penstock.broker.administration.service import LocalBrokerData
     from penstock.broker.stats import shapes
     from penstock.broker.stats.snapshot import BrokerSnapshot, SubscriptionSnapshot, TopicSnapshot
-    from penstock.stats.server_snapshot import MemoryUse
 
     Json = dict[str, Any]
 
@@ -71,6 +70,7 @@ class Reporter:
         seconds = max(1, gone["at_ms"]) / 1000
         cpu_percent = 100 * gone["cpu_ns"] / (seconds * NS_PER_S)
         subscriptions = [each for topic in snapshot.topics for each in topic.subscriptions]
+        outbound, tail_cache = snapshot.memory["outbound"], snapshot.memory["tail-cache"]
         return {
             "webServiceUrl": data.web_url,
             "webServiceUrlTls": data.web_url_tls,
@@ -82,8 +82,8 @@ class Reporter:
             "cpu": {"usage": round(cpu_percent, 1), "limit": 100.0},
             "memory": _usage(snapshot.process.resident_bytes),
             "directMemory": _usage(
-                snapshot.outbound.used_bytes + snapshot.tail_cache.used_bytes,
-                snapshot.outbound.budget_bytes + snapshot.tail_cache.budget_bytes,
+                outbound.used_bytes + tail_cache.used_bytes,
+                outbound.limit_bytes + tail_cache.limit_bytes,
             ),
             "bandwidthIn": {"usage": gone["bytes_in"] * 8 / 1000 / seconds, "limit": -1.0},
             "bandwidthOut": {"usage": gone["bytes_out"] * 8 / 1000 / seconds, "limit": -1.0},
@@ -221,7 +221,7 @@ def _object(members: Iterable[tuple[str, Iterable[str]]]) -> Iterator[str]:
 
 def allocator(snapshot: BrokerSnapshot, name: str) -> Json:
     """Return the part of the memory budget that corresponds to one of Pulsar's allocators. Raises NotFound."""
-    owners: dict[str, MemoryUse] = {NETWORK: snapshot.outbound, CACHE: snapshot.tail_cache}
+    owners = {NETWORK: snapshot.memory["outbound"], CACHE: snapshot.memory["tail-cache"]}
     if name not in owners:
         raise NotFound(f"there is no allocator {name}; there are {', '.join(owners)}")
     return {

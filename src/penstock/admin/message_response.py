@@ -72,7 +72,7 @@ async def message_response(message: RawMessage, charge: Charge) -> Response:
         UnsupportedVersion: its compression is not supported.
         ServiceNotReady: there is currently no memory for it.
     """
-    charge.hold(2 * len(message.entry))
+    charge.recharge(2 * len(message.entry))
     try:
         described = metadata.decode(message.entry)
         start = SEAL_BYTES + _LENGTH_BYTES
@@ -81,7 +81,7 @@ async def message_response(message: RawMessage, charge: Charge) -> Response:
         if described.compression != NONE and not described.encryption_keys:
             size = described.uncompressed_size
             # Once while it is created and once as the result.
-            await charge.take(2 * min(size, DECOMPRESSED_BYTES_MAX))
+            await charge.charge(2 * min(size, DECOMPRESSED_BYTES_MAX))
             payload = await asyncio.to_thread(decompress, described.compression, payload, size)
     except ProtocolError as error:
         raise PreconditionFailed(f"entry {message.ledger_id}:{message.entry_id} does not read: {error}") from error

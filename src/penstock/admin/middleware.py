@@ -248,7 +248,7 @@ class _Exchange:
         """
         body = message.get("body", b"")
         if message["type"] == "http.response.body":
-            self._charge.hold(len(body))
+            self._charge.recharge(len(body))
         ends = message["type"] == "http.response.body" and not message.get("more_body", False)
         if ends and not self._whole:
             await self._send({**message, "more_body": True})
@@ -287,7 +287,7 @@ class _Exchange:
 async def _take(charge: Charge, nbytes: int) -> None:
     # FastAPI would turn another exception during a read into an error of parsing.
     try:
-        await charge.take(nbytes)
+        await charge.charge(nbytes)
     except ServiceNotReady as error:
         raise HTTPException(error.http_status, str(error), headers=_CLOSE | _AGAIN) from error
 

@@ -50,7 +50,7 @@ async def topic_of(request: Request) -> TopicName:
 async def room_for_entry(request: Request) -> None:
     """Charge a request that reads an entry, from the disk and into a copy. Raises ServiceNotReady."""
     charge: Charge = request.scope[CHARGE]
-    await charge.take(2 * charge.memory.entry_bytes_max)
+    await charge.charge(2 * charge.memory.entry_bytes_max)
 
 
 # A dependency of routes that read entries of a topic, after their check of the caller.

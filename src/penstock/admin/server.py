@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from penstock.admin.gateway import Gateway
     from penstock.admin.http_memory import HttpMemory
-    from penstock.governance.memory_row import MemoryRow
+    from penstock.governance.budget import Row
     from penstock.net.peers import Peers
 
     Application: TypeAlias = Callable[[HttpMemory], ASGIApp]
@@ -63,7 +63,7 @@ class AdminServer:
         tls: ssl.SSLContext | None = None,
         peers: socket.socket | None = None,
         limits: HttpLimits | None = None,
-        memory: MemoryRow | None = None,
+        memory: Row | None = None,
     ) -> None:
         """Take listening sockets, without TLS and with it, and the inbox for other brokers; None: no such port.
 

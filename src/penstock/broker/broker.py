@@ -70,8 +70,8 @@ from penstock.core.errors import MetadataFailed, NoRoom, ServiceNotReady, Storag
 from penstock.core.membership import alone
 from penstock.core.service_urls import Addresses
 from penstock.governance.command_memory import CommandMemory
+from penstock.governance.delayed_memory import DelayedMemory
 from penstock.governance.holds import Hold, HoldKind
-from penstock.governance.memory_row import MemoryRow
 from penstock.groups.held_memory import HeldMemory
 from penstock.net.loop_turns import LoopTurns
 from penstock.net.topic_list_limiter import TopicListMemoryLimiter
@@ -94,6 +94,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.membership import Membership, Registry
     from penstock.core.names import TopicName
+    from penstock.governance.budget import Budget
     from penstock.groups.adaptive_throttling import AdaptiveThrottling
     from penstock.net.listener import Connections
     from penstock.net.usage_topic import Reporting
@@ -129,7 +130,7 @@ class Broker:
         peers: Requests | None = None,
         reporting: Reporting | None = None,
         registry: Registry | None = None,
-        http_memory: MemoryRow | None = None,
+        budget: Budget,
         loop_turns: LoopTurns | None = None,
         shut_down: Callable[[], None] | None = None,
         start_again: Callable[[], None] | None = None,
@@ -154,7 +155,7 @@ class Broker:
             peers: requests to the other brokers; None: nobody may be asked.
             reporting: usage reports to the other brokers; None: quotas are not shared.
             registry: where those register that share quotas, beside `membership`; None: nowhere.
-            http_memory: memory of admin requests.
+            budget: to which the broker adds its rows.
             loop_turns: measures turns of the loop, if any.
             shut_down: ends the process; None: administrators cannot.
             start_again: ends the process and starts it again; None: after a final failure of the disk, a person does.
@@ -189,10 +190,12 @@ class Broker:
         own = f"-{self.membership.own}" if len(self.membership.members) > 1 else ""  # they may start in the same ms
         instance = f"{limits.now.cluster_name}-{self.started_at_ms}{own}"
         self.producer_names = (f"{instance}-{number}" for number in count(1))
-        self.commands_memory: CommandMemory = CommandMemory(limits.now.commands_bytes)
-        self.sessions_memory = MemoryRow("sessions", limits.now.sessions_bytes)
-        self.dispatch_memory = MemoryRow("dispatch", limits.now.dispatch_bytes)
-        self.http_memory = http_memory or MemoryRow("http", limits.now.http_bytes)
+        self.budget = budget
+        budget.add(connections.memory)
+        budget.add(connections.outbound)
+        self.commands_memory = budget.add(CommandMemory(budget.limit_bytes("commands")))
+        self.sessions_memory = budget.row("sessions")
+        self.dispatch_memory = budget.row("dispatch")
         self._make_namespaces()
         self._make_policies()
         self._make_services(snapshots, dispatch_soon or loop.call_soon)
@@ -203,6 +206,8 @@ class Broker:
         self.recorder = self._recorder()
         self._loader.counts = self.recorder.usage
         self.throttling = self._throttling() if limits.now.adaptive_throttling else None
+        if self.recorder.decisions is not None:
+            self.budget.add(self.recorder.decisions.memory)
         if self.throttling is not None and self.recorder.decisions is not None:
             self.throttling.observer = self.recorder.decisions.throttled
         self.followed = Followed(
@@ -242,6 +247,8 @@ class Broker:
         self.lookups = ConcurrencyLimit(lambda: limits.now.lookups_max)
         # Limits the memory of topic listings (PIP-442).
         self.listings = TopicListMemoryLimiter(limits.now.listings, clock=clock, loop=loop)
+        for row in self.listings.rows():
+            self.budget.add(row)
         self.shared_listings = SharedListings(
             self.index.names, self.index.feed, self.listings, clock=clock, loop=loop, chance=Random()
         )
@@ -251,7 +258,7 @@ class Broker:
         clock, loop, limits = self.clock, self.loop, self.limits_in_force
         self.groups = Groups(catalog, clock, loop, lambda: limits.now.policies)
         self.rates = Rates(clock, loop, lambda: limits.now.policies, self.groups)
-        self.metadata_memory = MetadataMemory(catalog, limits.now.metadata_bytes)
+        self.metadata_memory = self.budget.add(MetadataMemory(catalog, self.budget.limit_bytes("metadata")))
         self.deduplication = Deduplication(
             catalog=catalog,
             changes=self.changes,
@@ -312,7 +319,7 @@ class Broker:
     ) -> None:
         entry_log, catalog = self.log, self.catalog
         clock, loop, limits, connections = self.clock, self.loop, self.limits_in_force, self.connections
-        self.tail_cache = TailCache(limits.now.tail_cache_bytes)
+        self.tail_cache = self.budget.add(TailCache(self.budget.limit_bytes("tail-cache")))
         self.publish_services = PublishServices(
             entry_log,
             self.tail_cache,
@@ -346,6 +353,7 @@ class Broker:
             limits=limits,
             stopping=lambda: self.stopping,
             snapshots=snapshots,
+            memory=self.budget.add(DelayedMemory(self.budget.limit_bytes("delayed-index"))),
         )
 
     def _make_topics(self) -> None:
@@ -509,7 +517,7 @@ class Broker:
             topics=self.topics.loaded,
             changed=self.rates.adaptive_changed,
             backlogs=BacklogSizes(lambda topic: self.quotas.backlog_bytes(cast("Topic", topic)), self.changes.finish),
-            memory=MemorySensor(self.limits.memory_limit_bytes, self._memory_owners),
+            memory=MemorySensor(self.limits.memory_limit_bytes, self.budget.used_bytes),
             disk_delay=DiskDelay(self.reads, self.clock),
             give_back=lambda: self.reads.in_thread(give_back),
             row=self.sessions_memory,
@@ -518,25 +526,6 @@ class Broker:
         )
         self.rates.throttling = throttling
         return throttling
-
-    def _memory_owners(self) -> dict[str, int]:
-        """Bytes in use by the rows of the memory budget."""
-        connections = self.connections
-        others = (
-            self.commands_memory,
-            self.sessions_memory,
-            self.metadata_memory,
-            self.dispatch_memory,
-            self.http_memory,
-        )
-        return {
-            "requests": connections.memory.size - connections.memory.available,
-            "outbound": connections.outbound.used_bytes,
-            "tailCache": self.tail_cache.used_bytes,
-            "delayed": self.delayed_indexes.memory.used_bytes,
-            "listings": self.listings.acquired,
-            "others": sum(row.used_bytes for row in others),
-        }
 
     # -- callbacks between parts --------------------------------------------------------------------------------------
 
@@ -577,7 +566,7 @@ class Broker:
         self.limits_in_force.now = now
         if before.access != now.access:
             self.changes.finish(self.revocation.disconnect_unauthorized())
-        self.tail_cache.budget_bytes = now.tail_cache_bytes
+        self.tail_cache.limit_bytes = now.memory_rows["tail-cache"]
         self.listings.set_limits(now.listings)
         self.policies.refresh()
         if self.throttling is not None:

@@ -10,6 +10,7 @@ field name and computes the others.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from penstock.broker.access.rules import AccessRules
 from penstock.broker.limit_rows import (
@@ -25,8 +26,10 @@ from penstock.broker.limit_rows import (
     TopicLimits,
 )
 from penstock.broker.policies.policy_defaults import PolicyDefaults
-from penstock.core.units import MIB
 from penstock.net.topic_list_limiter import TopicListLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,15 +55,9 @@ class BrokerLimits(
     stop_s_max: float = 60.0
 
     memory_limit_bytes: int  # of the whole process; 0: unknown
+    memory_rows: Mapping[str, int]  # of the memory budget, by name
 
     # Rows of the memory budget, each with one owner.
-    tail_cache_bytes: int
-    commands_bytes: int = 64 * MIB  # pending commands
-    sessions_bytes: int = 64 * MIB  # names and metadata of producers, consumers and watchers
-    metadata_bytes: int = 64 * MIB  # stored schemas, long names and properties
-    http_bytes: int = 64 * MIB  # admin requests
-    dispatch_bytes: int = 64 * MIB  # unacknowledged messages of consumers, and acknowledged ranges of cursors
-    delayed_index_bytes: int = 64 * MIB
 
     # Defaults of policies, intervals of periodic checks, and rates of the whole broker.
     policies: PolicyDefaults = field(default_factory=PolicyDefaults)

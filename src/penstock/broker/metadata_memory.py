@@ -37,17 +37,17 @@ class MetadataMemory:
     """Memory of stored metadata, with a limit.
 
     Attributes:
-        size_bytes: the limit. If it is lowered below the use, nothing is removed, and nothing is added.
+        limit_bytes: the limit. If it is lowered below the use, nothing is removed, and nothing is added.
         refused_total: how often there was too little room.
     """
 
     name: Final = "metadata"
 
-    def __init__(self, catalog: StoredMetadata, size_bytes: int) -> None:
+    def __init__(self, catalog: StoredMetadata, limit_bytes: int) -> None:
         self._catalog = catalog
         self._coming_bytes = 0  # being stored
         self._names_bytes = 0
-        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
         self.refused_total = 0
 
     @property
@@ -58,16 +58,16 @@ class MetadataMemory:
 
     def check(self, what: str, nbytes: int) -> None:
         """Raises TooManyRequests, which names `what`, if there is no room for this many more bytes."""
-        if nbytes and self.used_bytes + nbytes > self.size_bytes:
+        if nbytes and self.used_bytes + nbytes > self.limit_bytes:
             self.refused_total += 1
             raise TooManyRequests(
                 f"{what} takes {nbytes:,} bytes, and stored schemas, names and properties have {self.used_bytes:,} of "
-                f"{self.size_bytes:,} in use; delete others, or raise metadataMB"
+                f"{self.limit_bytes:,} in use; delete others, or raise metadataMB"
             )
 
     @contextmanager
-    def room(self, what: str, nbytes: int) -> Iterator[None]:
-        """Reserve bytes while they are being stored. Raises TooManyRequests."""
+    def charged(self, what: str, nbytes: int) -> Iterator[None]:
+        """Charge bytes while they are being stored. Raises TooManyRequests."""
         self.check(what, nbytes)
         self._coming_bytes += nbytes
         try:
@@ -79,9 +79,9 @@ class MetadataMemory:
 
     @property
     def topic_names_bytes_max(self) -> int:
-        return self.size_bytes // NAMES_PART
+        return self.limit_bytes // NAMES_PART
 
-    def add_names(self, nbytes: int) -> None:
-        """Add bytes of producer names; negative when names are removed."""
+    def charge_names(self, nbytes: int) -> None:
+        """Charge bytes of producer names; negative when names are removed."""
         self._names_bytes += nbytes
         assert self._names_bytes >= 0

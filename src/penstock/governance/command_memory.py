@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.core.units import KIB, MIB
-from penstock.governance.memory_row import MemoryRow
+from penstock.governance.budget import Row
 
 # A pending request: task, coroutines, callbacks and the response (measured: 4 to 6 KiB).
 WAITING_BYTES: Final = 6 * KIB
@@ -42,20 +42,20 @@ def price(command_bytes: int) -> int:
     return WAITING_BYTES + DECODED_RATIO * command_bytes
 
 
-class CommandMemory(MemoryRow):
+class CommandMemory(Row):
     """The memory row of pending commands, divided among connections."""
 
     __slots__ = ("busy", "large_bytes")
 
-    def __init__(self, size_bytes: int) -> None:
-        super().__init__("commands", size_bytes)
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__("commands", limit_bytes)
         self.busy = 0  # connections with pending commands
         self.large_bytes = 0  # bytes of pending large commands
 
     @property
     def share_bytes(self) -> int:
         """The bytes of pending commands at which one connection is muted."""
-        return max(SHARE_BYTES_MIN, min(SHARE_BYTES_MAX, self.size_bytes // (1 + self.busy)))
+        return max(SHARE_BYTES_MIN, min(SHARE_BYTES_MAX, self.limit_bytes // (1 + self.busy)))
 
     def account(self) -> Account:
         """Return the account of a new connection."""
@@ -77,14 +77,16 @@ class Account:
     def must_wait(self) -> bool:
         """Whether no further command of this connection may start now."""
         memory = self._memory
-        return self.used_bytes > 0 and (memory.used_bytes >= memory.size_bytes or self.used_bytes >= memory.share_bytes)
+        return self.used_bytes > 0 and (
+            memory.used_bytes >= memory.limit_bytes or self.used_bytes >= memory.share_bytes
+        )
 
     @property
     def may_go_on(self) -> bool:
         """Whether a muted connection may be unmuted: at least half of its share is free, or none of it is used."""
         memory = self._memory
         return self.used_bytes == 0 or (
-            memory.used_bytes < memory.size_bytes and 2 * self.used_bytes <= memory.share_bytes
+            memory.used_bytes < memory.limit_bytes and 2 * self.used_bytes <= memory.share_bytes
         )
 
     def admits(self, nbytes: int) -> bool:
@@ -93,9 +95,9 @@ class Account:
         A small command always may; a large one if it fits beside the other large ones.
         """
         memory = self._memory
-        return nbytes < LARGE_BYTES or not memory.large_bytes or memory.large_bytes + nbytes <= memory.size_bytes
+        return nbytes < LARGE_BYTES or not memory.large_bytes or memory.large_bytes + nbytes <= memory.limit_bytes
 
-    def take(self, nbytes: int) -> None:
+    def charge(self, nbytes: int) -> None:
         """Charge a command that has started."""
         if self._closed:
             return
@@ -104,7 +106,7 @@ class Account:
         if self.used_bytes == 0:
             self._memory.busy += 1
         self.used_bytes += nbytes
-        self._memory.take(nbytes)
+        self._memory.charge(nbytes)
 
     def release(self, nbytes: int) -> None:
         """Release the bytes of a command that has ended. After `close` this does nothing."""

@@ -372,7 +372,7 @@ class TopicDelayedDeliveryTrackerManager:
         if not horizon.left or horizon.filling:
             return None
         memory = self._memory
-        roomy = 2 * self.charged_bytes <= self._shed_bytes or 2 * memory.used_bytes <= memory.size_bytes
+        roomy = 2 * self.charged_bytes <= self._shed_bytes or 2 * memory.used_bytes <= memory.limit_bytes
         if roomy or horizon.is_near(now_ms + self.options.early_ms):
             return BackFill(horizon.left.first, horizon.left.stop)
         return None
@@ -409,7 +409,7 @@ class TopicDelayedDeliveryTrackerManager:
         """Charge the current size of the index to its memory."""
         if self.contents.is_empty:
             self._widest_ms = self.options.slot_ms
-        self._memory.charge(self, self.contents.size_bytes() + self.views_bytes)
+        self._memory.recharge(self, self.contents.size_bytes() + self.views_bytes)
 
     # -- the end, and over a restart ----------------------------------------------------------------------------------
 
@@ -419,7 +419,7 @@ class TopicDelayedDeliveryTrackerManager:
             view.closed()
         self._views.clear()
         self.contents.clear()
-        self._memory.charge(self, 0)
+        self._memory.recharge(self, 0)
 
     def snapshot_pieces(self, next_entry_id: int) -> Iterator[bytes]:
         """Yield the index as pieces of bytes, to be stored one after another.

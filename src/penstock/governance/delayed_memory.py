@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from penstock.governance.budget import Row
+
 # When the memory is full, 1/_FREED_PART of it is freed, so that not every new message has to free some; but at most
 # _FREED_BYTES_MAX at once, which takes about a millisecond.
 _FREED_PART: Final = 16
@@ -28,23 +30,22 @@ class Charged(Protocol):
         """Drop messages of up to `bytes_min` bytes; return False when nothing may be dropped."""
 
 
-class DelayedMemory:
-    """The memory limit and current use of all delayed indexes.
+class DelayedMemory(Row):
+    """The row of all delayed indexes.
 
     Attributes:
-        size_bytes: the limit; it may be changed at any time.
+        limit_bytes: the limit; it may be changed at any time.
         used_bytes: current use. It may exceed the limit by what was just added, and by messages that are due so soon
             that they are not dropped.
     """
 
-    def __init__(self, size_bytes: int) -> None:
-        self.size_bytes = size_bytes
-        self.used_bytes = 0
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__("delayed-index", limit_bytes)
         # In the order in which they came, so that which of two of one size drops messages is no accident.
         self._indexes: dict[Charged, None] = {}
 
-    def charge(self, index: Charged, size_bytes: int) -> None:
-        """Set the use of one index to `size_bytes`."""
+    def recharge(self, index: Charged, size_bytes: int) -> None:
+        """Charge one index for `size_bytes` in all."""
         self.used_bytes += size_bytes - index.charged_bytes
         index.charged_bytes = size_bytes
         if size_bytes:
@@ -54,9 +55,9 @@ class DelayedMemory:
 
     def make_room(self) -> None:
         """Let the largest indexes drop messages until the use is below the limit. Called after each addition."""
-        if self.used_bytes <= self.size_bytes:
+        if self.used_bytes <= self.limit_bytes:
             return
-        wanted = self.size_bytes - min(self.size_bytes // _FREED_PART, _FREED_BYTES_MAX)
+        wanted = self.limit_bytes - min(self.limit_bytes // _FREED_PART, _FREED_BYTES_MAX)
         tried: set[Charged] = set()
         while self.used_bytes > wanted and len(tried) < _INDEXES_MAX:
             left = (one for one in self._indexes if one not in tried)

@@ -20,7 +20,7 @@ Theory of operation
     Stuck.    A client that reads nothing while others wait for long is closed. The client with the turn is also closed
               if it is too slow (`overdue`). Its unacknowledged messages are redelivered.
 
-For entries, `used_bytes <= budget_bytes` always holds if the budget is at least twice the largest entry. With a smaller
+For entries, `used_bytes <= limit_bytes` always holds if the budget is at least twice the largest entry. With a smaller
 budget, a turn may exceed it by one entry. Responses to commands are counted too, but never refused: a client that does
 not receive its responses is muted.
 """
@@ -31,6 +31,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from penstock.core.units import KIB, MIB, NS_PER_S
+from penstock.governance.budget import Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -80,8 +81,8 @@ class Reading(NamedTuple):
 H = TypeVar("H", bound=Holder)
 
 
-class Outbound(Generic[H]):
-    """The unsent bytes of all connections, against one budget."""
+class Outbound(Row, Generic[H]):
+    """The row of the unsent bytes of all connections, and of room for reads of the log."""
 
     __slots__ = (
         "_turn",
@@ -90,15 +91,12 @@ class Outbound(Generic[H]):
         "_turn_since_ns",
         "_turn_taken_bytes",
         "_waiting",
-        "budget_bytes",
         "reserve_bytes",
-        "used_bytes",
     )
 
-    def __init__(self, budget_bytes: int, *, entry_bytes_max: int = ENTRY_BYTES_MAX) -> None:
-        self.budget_bytes = budget_bytes
-        self.reserve_bytes = min(entry_bytes_max + HEADER_BYTES, budget_bytes // 2)
-        self.used_bytes = 0  # unsent bytes and room taken by reads
+    def __init__(self, limit_bytes: int, *, entry_bytes_max: int = ENTRY_BYTES_MAX) -> None:
+        super().__init__("outbound", limit_bytes)
+        self.reserve_bytes = min(entry_bytes_max + HEADER_BYTES, limit_bytes // 2)
         self._waiting: dict[H, None] = {}  # connections without unsent bytes and with too little room, in order
         self._turn: H | None = None
         self._turn_reading_bytes = 0
@@ -114,7 +112,7 @@ class Outbound(Generic[H]):
         others_bytes = self.used_bytes - self._turn_reading_bytes
         if self._turn is not None:
             others_bytes -= self._turn.out_bytes
-        return self.budget_bytes - self.budget_bytes // ANSWERS_PART - self.reserve_bytes - others_bytes
+        return self.limit_bytes - self.limit_bytes // ANSWERS_PART - self.reserve_bytes - others_bytes
 
     def room_bytes(self, holder: Holder) -> int:
         """Return how many more bytes this connection may have."""
@@ -127,15 +125,6 @@ class Outbound(Generic[H]):
             most_bytes = max(most_bytes, self.reserve_bytes, wanted_bytes)
             fair_bytes = max(fair_bytes, min(wanted_bytes, free_bytes))
         return max(0, min(most_bytes - held_bytes, fair_bytes))
-
-    def add(self, nbytes: int) -> None:
-        """Count bytes that were queued."""
-        self.used_bytes += nbytes
-
-    def remove(self, nbytes: int) -> None:
-        """Uncount bytes that a socket has taken or that were dropped with it."""
-        self.used_bytes -= nbytes
-        assert self.used_bytes >= 0
 
     # -- reads of the log ---------------------------------------------------------------------------------------------
 
@@ -157,7 +146,7 @@ class Outbound(Generic[H]):
 
     def end_read(self, reading: Reading) -> None:
         """Release the room of a read whose entries are about to be queued, or are not needed."""
-        self.remove(reading.nbytes)
+        self.release(reading.nbytes)
         if reading.in_turn:
             self._turn_reading_bytes -= reading.nbytes
 

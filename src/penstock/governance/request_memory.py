@@ -99,6 +99,21 @@ class RequestMemory(SimpleMemoryPool):
         self._evicted_total = 0
         self._used_bytes_max = 0
 
+    # -- as a row of the budget --------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return "requests"
+
+    @property
+    def used_bytes(self) -> int:
+        return self._used
+
+    @property
+    def limit_bytes(self) -> int:
+        """The limit; 0: none."""
+        return self.size if self.size < UNBOUNDED else 0
+
     # -- one read ----------------------------------------------------------------------------------------------------
     # Budget: 0.5 µs for grant and settle, as much again for a lease and its release (benchmarks/micro.py), paid
     # once per read, not per request, which is why some lines below are written out rather than called.

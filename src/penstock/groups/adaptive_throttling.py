@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.governance.adaptive_throttle import ThrottleDecision
-    from penstock.governance.memory_row import MemoryRow
+    from penstock.governance.budget import Row
     from penstock.groups.adaptive_publish import AdaptivePublish, Throttled
     from penstock.groups.ports import MeasuredMemory, ThrottledTopic, ThrottleSettings
 
@@ -137,7 +137,7 @@ class AdaptiveThrottling(Generic[TopicT]):
         memory: Callable[[], MeasuredMemory],
         disk_delay: DiskDelay,
         give_back: Callable[[], object] = lambda: None,
-        row: MemoryRow,
+        row: Row,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -190,7 +190,7 @@ class AdaptiveThrottling(Generic[TopicT]):
         """Charge the states of topics, or release them. What is released when all stops is not released again."""
         nbytes = max(nbytes, -self._charged_bytes)
         self._charged_bytes += nbytes
-        self._row.take(nbytes) if nbytes >= 0 else self._row.release(-nbytes)
+        self._row.charge(nbytes) if nbytes >= 0 else self._row.release(-nbytes)
 
     def options_changed(self) -> None:
         """Apply changed settings. If nothing is to be enforced any more, all limits are lifted now (A10)."""

@@ -18,7 +18,7 @@ from penstock.wire.client.frames import BUFFER_BYTES
 if TYPE_CHECKING:
     import ssl
 
-    from penstock.governance.memory_row import MemoryRow
+    from penstock.governance.budget import Row
     from penstock.wire.client.addresses import Address
     from penstock.wire.client.connection import ClientConnection
 
@@ -29,7 +29,7 @@ READ_BYTES: Final = 4 * KIB
 class AskingClient(AsyncClient):
     """A connection for requests. Its receive buffer is charged as far as it is larger than usual."""
 
-    def __init__(self, connection: ClientConnection, memory: MemoryRow) -> None:
+    def __init__(self, connection: ClientConnection, memory: Row) -> None:
         """Made by `open_charged`."""
         super().__init__(connection)
         self._memory = memory
@@ -38,7 +38,7 @@ class AskingClient(AsyncClient):
     @classmethod
     async def open_charged(
         cls,
-        memory: MemoryRow,
+        memory: Row,
         address: Address,
         connection: ClientConnection,
         *,
@@ -99,9 +99,9 @@ class AskingClient(AsyncClient):
         """Charge what the buffer takes. Raises ServiceNotReady."""
         wanted_bytes = max(0, len(self.connection.inbound.data) - BUFFER_BYTES)
         more = wanted_bytes - self._charged_bytes
-        if more > 0 and not self._memory.try_take(more):
+        if more > 0 and not self._memory.try_charge(more):
             raise ServiceNotReady(
-                f"answers of brokers would take {self._memory.used_bytes + more} of {self._memory.size_bytes} bytes; "
+                f"answers of brokers would take {self._memory.used_bytes + more} of {self._memory.limit_bytes} bytes; "
                 f"try again, or raise {self._memory.name}MB"
             )
         if more < 0:

@@ -268,7 +268,7 @@ class Connection:
         self.wanted_bytes, self.wanting = 1, None
         self.queue.add(buffers, nbytes)
         self.out_bytes += nbytes
-        self._outbound.add(nbytes)
+        self._outbound.charge(nbytes)
         if not self._writer_added:
             self.flush()
             if self._writer_added:
@@ -290,7 +290,7 @@ class Connection:
 
     def _queued(self, charged_bytes: int) -> None:
         self.out_bytes += charged_bytes
-        self._outbound.add(charged_bytes)
+        self._outbound.charge(charged_bytes)
         if not self._flush_scheduled and not self._writer_added:
             self._flush_scheduled = True
             self._shared.flush_soon(self.flush)
@@ -349,7 +349,7 @@ class Connection:
         kept_bytes = self.queue.after_flush(self.room_bytes if blocked else None)
         if kept_bytes:
             self.out_bytes += kept_bytes
-            self._outbound.add(kept_bytes)
+            self._outbound.charge(kept_bytes)
         if not blocked and self.closing_reason is not None:
             if self._parting is None:
                 self.close(self.closing_reason)
@@ -432,7 +432,7 @@ class Connection:
 
     def _discharge(self, nbytes: int) -> None:
         self.out_bytes -= nbytes
-        self._outbound.remove(nbytes)
+        self._outbound.release(nbytes)
         if len(self._outbound):
             self._shared.outbound_freed()
 

@@ -22,8 +22,8 @@ from penstock.wire import codec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock.governance.budget import Row
     from penstock.governance.command_memory import CommandMemory
-    from penstock.governance.memory_row import MemoryRow
     from penstock.net.connection import Connection
 
 # Not a coroutine: a task that is cancelled before its first step would leave it un-awaited.
@@ -45,7 +45,7 @@ class Requests:
         *,
         loop: asyncio.AbstractEventLoop,
         commands_memory: CommandMemory,
-        sessions_memory: MemoryRow,
+        sessions_memory: Row,
         reply: Callable[[bytes], None] | None = None,
     ) -> None:
         """Args: reply: sends a frame, where it cannot be written to the connection at any moment."""
@@ -82,7 +82,7 @@ class Requests:
         While too much is pending, nothing more is read from this client.
         """
         nbytes = command_memory.price(self.command_bytes)
-        self._account.take(nbytes)
+        self._account.charge(nbytes)
         if self._account.must_wait:
             self._connection.mute(MuteReason.COMMANDS)
         return nbytes
@@ -106,10 +106,10 @@ class Requests:
         task = asyncio.current_task()
         assert task is not None, "only a request can wait"
         nbytes, memory = self._tasks[task], self._sessions_memory
-        if not memory.try_take(nbytes):
+        if not memory.try_charge(nbytes):
             raise ServiceNotReady(
                 f"{what} cannot wait: producers, consumers and watchers take {memory.used_bytes} of "
-                f"{memory.size_bytes} bytes; try again, or raise sessionsMB"
+                f"{memory.limit_bytes} bytes; try again, or raise sessionsMB"
             )
         self._tasks[task] = 0
         self.charge_back(nbytes)

@@ -111,6 +111,11 @@ class AsyncSemaphore:
         return self._queue.acquired
 
     @property
+    def permits_max(self) -> int:
+        """How many permits there are; 0: no limit."""
+        return max(0, self._queue.limits.permits_max)
+
+    @property
     def queue_size(self) -> int:
         """The number of waiting requests."""
         return self._queue.queue_size

@@ -22,7 +22,7 @@ connection ends.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.core.units import MIB, NS_PER_MS
 from penstock.governance.permit_errors import (
@@ -39,9 +39,11 @@ from penstock.net.memory_limiter import AsyncDualMemoryLimiter, LimitType
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Iterator
 
     from penstock.core.clock import Clock
     from penstock.governance.permit_types import PermitSnapshot
+    from penstock.net.semaphore import AsyncSemaphore
 
 __all__ = [
     "HEAP_REFUSED", "INITIAL_BYTES", "NOBODY", "LimitType", "Owner", "Permit", "PermitAcquireAlreadyClosed",
@@ -88,6 +90,21 @@ class TopicListSnapshot:
     direct: PermitSnapshot
 
 
+class ListingRow(NamedTuple):
+    """One of the two memories as a row of the budget."""
+
+    name: str
+    semaphore: AsyncSemaphore
+
+    @property
+    def used_bytes(self) -> int:
+        return self.semaphore.acquired
+
+    @property
+    def limit_bytes(self) -> int:
+        return self.semaphore.permits_max
+
+
 class TopicListMemoryLimiter(AsyncDualMemoryLimiter):
     """An `AsyncDualMemoryLimiter` with the settings of PIP-442, whose limits can be changed at run time."""
 
@@ -110,19 +127,15 @@ class TopicListMemoryLimiter(AsyncDualMemoryLimiter):
             },
         )
 
-        self._both = (self.limiter(LimitType.HEAP_MEMORY), self.limiter(LimitType.DIRECT_MEMORY))
-
     def set_limits(self, limits: TopicListLimits) -> None:
         """Change the limits. Held permits stay; waiting requests that can never be granted now are refused."""
         self.limits = limits
         for kind in LimitType:
             self.limiter(kind).set_limits(limits.of(kind))
 
-    @property
-    def acquired(self) -> int:
-        """Bytes of both memories that are held."""
-        heap, direct = self._both
-        return heap.acquired + direct.acquired
+    def rows(self) -> Iterator[ListingRow]:
+        """The rows of both memories in the budget."""
+        return (ListingRow(f"listings-{kind.value}", self.limiter(kind)) for kind in LimitType)
 
     def snapshot(self) -> TopicListSnapshot:
         return TopicListSnapshot(

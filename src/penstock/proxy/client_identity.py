@@ -208,10 +208,10 @@ class ClientIdentity:
         """Remember this identity, and charge for it. Raises ServiceNotReady."""
         memory = self._services.sessions_memory
         nbytes = sum(len(each) for each in identity[:5])
-        if not memory.try_take(nbytes):
+        if not memory.try_charge(nbytes):
             raise ServiceNotReady(
                 f"there is no memory for the credentials of another client: they take {memory.used_bytes} of "
-                f"{memory.size_bytes} bytes; try again, or raise sessionsMB"
+                f"{memory.limit_bytes} bytes; try again, or raise sessionsMB"
             )
         memory.release(self._charged_bytes)
         self._charged_bytes = nbytes

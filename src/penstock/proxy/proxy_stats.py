@@ -122,7 +122,7 @@ class ProxyStats:
 def _begun(topic: TopicUsage, counts: UsageCounts, since_ns: int) -> Rates:
     """Return rates of a topic, which are kept if there is memory for them."""
     rates = Rates(4, since_ns)
-    if counts.memory.try_take(RATES_BYTES):
+    if counts.memory.try_charge(RATES_BYTES):
         topic.charged_bytes += RATES_BYTES
         topic.rates = rates
     return rates

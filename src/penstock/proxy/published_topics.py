@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.core.names import TopicName
-    from penstock.governance.memory_row import MemoryRow
+    from penstock.governance.budget import Row
     from penstock.groups.adaptive_publish import AdaptivePublish, AdaptiveTopic
     from penstock.groups.group import Group
     from penstock.groups.ports import Throttles
@@ -77,17 +77,18 @@ class PublishedTopic:
         return self._of.throttling.lines(self) if self._of.throttling is not None else ()
 
 
-def no_room(memory: MemoryRow) -> ServiceNotReady:
+def no_room(memory: Row) -> ServiceNotReady:
     """The error of one producer or consumer too many."""
     return ServiceNotReady(
-        f"producers and consumers take {memory.used_bytes} of {memory.size_bytes} bytes; try again, or raise sessionsMB"
+        f"producers and consumers take {memory.used_bytes} of {memory.limit_bytes} bytes; try again, or raise "
+        "sessionsMB"
     )
 
 
 class PublishedTopics:
     """All topics with producers."""
 
-    def __init__(self, memory: MemoryRow, clock: Clock) -> None:
+    def __init__(self, memory: Row, clock: Clock) -> None:
         """Args: memory: is charged for topics."""
         self.throttling: Throttles[PublishedTopic] | None = None  # set before the first producer
         self._memory = memory
@@ -104,7 +105,7 @@ class PublishedTopics:
         topic = self._topics.get(text)
         if topic is None:
             nbytes = TOPIC_BYTES + 2 * len(text)
-            if not self._memory.try_take(nbytes):
+            if not self._memory.try_charge(nbytes):
                 raise no_room(self._memory)
             topic = self._topics[text] = PublishedTopic(name, text, nbytes, self)
         topic.producers[producer] = changed

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from penstock.core.clock import Clock
-    from penstock.governance.memory_row import MemoryRow
+    from penstock.governance.budget import Row
     from penstock.net.listener import Connections
     from penstock.net.topic_list_limiter import TopicListMemoryLimiter
     from penstock.proxy.groups import ProxyGroups
@@ -28,7 +28,7 @@ class RecorderParts:
     traffic: Traffic
     upstreams: Upstreams
     identity: Identity  # of the proxy itself
-    memory: MemoryRow  # of the counters of usage
-    unanswered: MemoryRow  # of SENDs that wait for receipts
+    memory: Row  # of the counters of usage
+    unanswered: Row  # of SENDs that wait for receipts
     clock: Clock
     loop: asyncio.AbstractEventLoop

@@ -218,7 +218,7 @@ class Relay:
         They are few: a client is not read once `UNSENT_BYTES_MAX` wait. So they always fit.
         """
         memory = self._services.sessions_memory
-        memory.take(nbytes)
+        memory.charge(nbytes)
         upstream.write((), 0, partial(memory.release, nbytes))
 
     def _forward(self, data: bytes | memoryview, lease: Lease | None) -> None:

@@ -88,7 +88,7 @@ class RelayedConsumers:
         topic = TopicName.parse(body.topic)
         nbytes = CONSUMER_BYTES + 2 * len(body.topic)
         memory = self._services.sessions_memory
-        if not memory.try_take(nbytes):
+        if not memory.try_charge(nbytes):
             raise no_room(memory)
         consumer = self.consumers[body.consumer_id] = RelayedConsumer(body.consumer_id, topic, nbytes)
         groups = self._services.groups
@@ -187,7 +187,7 @@ class RelayedConsumers:
         if wanted and self._stream.counter is None:
             self._stream.counter = MessageCounter(answers=self._usage is not None)
             self._counting_bytes = HEAD_BYTES_MAX
-            memory.take(HEAD_BYTES_MAX)
+            memory.charge(HEAD_BYTES_MAX)
         elif not wanted and self._counting_bytes:
             self._stream.counter = None
             memory.release(self._counting_bytes)

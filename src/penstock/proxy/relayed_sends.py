@@ -119,7 +119,7 @@ class RelayedSends:
         topic = RelayedTopic(TopicName.parse(body.topic))
         nbytes = PRODUCER_BYTES + 2 * len(body.topic) + (_COUNTED_BYTES if self.usage is not None else 0)
         memory = self._services.sessions_memory
-        if not memory.try_take(nbytes):
+        if not memory.try_charge(nbytes):
             raise no_room(memory)
         producer = RelayedProducer(body.producer_id, topic, nbytes)
         if self._services.published is not None:

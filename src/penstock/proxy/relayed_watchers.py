@@ -186,9 +186,9 @@ class RelayedWatchers:
         """Charge for the connection. Raises ServiceNotReady."""
         memory = self._services.sessions_memory
         if not self._charged_bytes:
-            if not memory.try_take(_CONNECTION_BYTES):
+            if not memory.try_charge(_CONNECTION_BYTES):
                 raise ServiceNotReady(
-                    f"there is no memory for topic watchers: {memory.used_bytes} of {memory.size_bytes} bytes are "
+                    f"there is no memory for topic watchers: {memory.used_bytes} of {memory.limit_bytes} bytes are "
                     f"taken; try again, or raise sessionsMB"
                 )
             self._charged_bytes = _CONNECTION_BYTES

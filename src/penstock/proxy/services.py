@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.core.clock import Clock
+    from penstock.governance.budget import Row
     from penstock.governance.command_memory import CommandMemory
     from penstock.governance.memory_pool import Lease
-    from penstock.governance.memory_row import MemoryRow
     from penstock.groups.held_memory import HeldMemory
     from penstock.groups.held_permits import PermitSteps
     from penstock.net.keep_alive import KeepAliveLimits
@@ -44,7 +44,7 @@ class Services:
     published: PublishedTopics | None = None  # None: adaptive throttling is off
     release: Callable[[Lease], None]  # of request memory
     commands_memory: CommandMemory
-    sessions_memory: MemoryRow
+    sessions_memory: Row
     traffic: Traffic
     usage: UsageCounts | None  # None: usage is not recorded
     frame_bytes_max: int  # of clients

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from penstock.proxy.session import Session
 from penstock.stats.process_use import process_use
-from penstock.stats.reading import Taking, group_traffic, muted_connections, remote_usage, turns
-from penstock.stats.server_snapshot import MemoryUse, ServerSnapshot, SharingSnapshot
+from penstock.stats.reading import Taking, group_traffic, memory_rows, muted_connections, remote_usage, turns
+from penstock.stats.server_snapshot import ServerSnapshot, SharingSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
-    from penstock.governance.memory_row import MemoryRow
+    from penstock.governance.budget import Budget
     from penstock.groups.adaptive_throttling import AdaptiveThrottling
     from penstock.net.listener import Connections
     from penstock.net.loop_turns import LoopTurns
@@ -56,7 +56,7 @@ class ProxySnapshots(Taking[ProxySnapshot]):
         services: Services,
         connections: Connections,
         sharing: ProxySharing,
-        rows: Sequence[MemoryRow],
+        budget: Budget,
         loop_turns: LoopTurns,
         throttling: AdaptiveThrottling[PublishedTopic] | None,
         stopping: Callable[[], bool],
@@ -67,7 +67,7 @@ class ProxySnapshots(Taking[ProxySnapshot]):
         self._services = services
         self._connections = connections
         self._sharing = sharing
-        self._rows = rows
+        self._budget = budget
         self._loop_turns = loop_turns
         self._throttling = throttling
         self._recorder = recorder
@@ -81,7 +81,6 @@ class ProxySnapshots(Taking[ProxySnapshot]):
         now_ns = clock.monotonic_ns()
         request_memory = connections.memory.snapshot(now_ns)
         clients = [one.handler for one in connections.all() if isinstance(one.handler, Session)]
-        outbound = connections.outbound
         return ProxySnapshot(
             cluster=self._cluster,
             started_at_ms=self._started_at_ms,
@@ -93,8 +92,7 @@ class ProxySnapshots(Taking[ProxySnapshot]):
             muted=await muted_connections(clients, request_memory.muted, now_ns, pace),
             request_memory=request_memory,
             listings=services.listings.limiter.snapshot(),
-            outbound=MemoryUse(used_bytes=outbound.used_bytes, budget_bytes=outbound.budget_bytes),
-            rows={row.name: MemoryUse(used_bytes=row.used_bytes, budget_bytes=row.size_bytes) for row in self._rows},
+            memory=memory_rows(self._budget),
             resource_groups=await group_traffic(groups, clock, pace),
             sharing=await self._shared(pace),
             records=self._recorder.snapshot() if self._recorder is not None else None,

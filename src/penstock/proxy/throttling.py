@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from penstock.core.clock import Clock
-    from penstock.governance.memory_row import MemoryRow
+    from penstock.governance.budget import Row
     from penstock.groups.adaptive_publish import AdaptiveTopic
     from penstock.groups.ports import ThrottleSettings
     from penstock.net.stopping import Stopping
@@ -46,7 +46,7 @@ def throttle(
     memory_limit_bytes: int,
     owners: Callable[[], Mapping[str, int]],
     polls: AdminPolls | None,
-    row: MemoryRow,
+    row: Row,
     clock: Clock,
     stack: AsyncExitStack,
     stopping: Stopping,

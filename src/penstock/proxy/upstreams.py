@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from penstock.core.clock import Clock
-    from penstock.governance.memory_row import MemoryRow
+    from penstock.governance.budget import Row
     from penstock.proxy.own_credentials import OwnCredentials
     from penstock.wire.client.addresses import Address
 
@@ -109,7 +109,7 @@ class Upstreams:
 
     options: UpstreamOptions
     clock: Clock
-    memory: MemoryRow  # of large answers
+    memory: Row  # of large answers
     connections_max: int = 200  # each remembers up to 64 KiB of a client's credentials
     _open: dict[tuple[Address, Identity], _Shared] = field(default_factory=dict)
     _opening: dict[tuple[Address, Identity], asyncio.Task[_Shared]] = field(default_factory=dict)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from penstock.core.names import TopicName
-    from penstock.governance.memory_row import MemoryRow
+    from penstock.governance.budget import Row
     from penstock.proxy.rates import Rates
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class UsageCounts:
     """
 
     def __init__(
-        self, memory: MemoryRow, unanswered: MemoryRow, new_since_ms: Callable[[], int], own: Collection[str] = ()
+        self, memory: Row, unanswered: Row, new_since_ms: Callable[[], int], own: Collection[str] = ()
     ) -> None:
         """Args: new_since_ms: returns unique times; own: topics that are not counted, beside those of brokers."""
         self.memory = memory
@@ -84,7 +84,7 @@ class UsageCounts:
     @property
     def is_crowded(self) -> bool:
         """Whether memory must be freed for other topics."""
-        return 2 * self.memory.used_bytes > self.memory.size_bytes
+        return 2 * self.memory.used_bytes > self.memory.limit_bytes
 
     def add(self, text: str, more: Totals) -> None:
         """A topic has done this."""
@@ -101,11 +101,11 @@ class UsageCounts:
 
     def _begun(self, text: str) -> TopicUsage | None:
         nbytes = TOPIC_BYTES + 2 * len(text.encode())
-        if not self.memory.try_take(nbytes):
+        if not self.memory.try_charge(nbytes):
             if not self.left_out:
                 log.warning(
                     "usage of more topics is only counted in sum: %d topics take %d of %d bytes; raise metadataMB",
-                    len(self._topics), self.memory.used_bytes, self.memory.size_bytes,
+                    len(self._topics), self.memory.used_bytes, self.memory.limit_bytes,
                 )  # fmt: skip
             return None
         topic = self._topics[text] = TopicUsage(text, self._new_since_ms(), nbytes)
@@ -135,12 +135,12 @@ class ClientBytes:
 
     __slots__ = ("_memory", "used_bytes")
 
-    def __init__(self, memory: MemoryRow) -> None:
+    def __init__(self, memory: Row) -> None:
         self.used_bytes = 0
         self._memory = memory
 
-    def try_take(self, nbytes: int) -> bool:
-        if self.used_bytes + nbytes > CLIENT_BYTES_MAX or not self._memory.try_take(nbytes):
+    def try_charge(self, nbytes: int) -> bool:
+        if self.used_bytes + nbytes > CLIENT_BYTES_MAX or not self._memory.try_charge(nbytes):
             return False
         self.used_bytes += nbytes
         return True
@@ -185,7 +185,7 @@ class UnansweredSends:
         """SENDs were passed on, in this order."""
         sends = len(lengths)
         nbytes = ROW_BYTES + SEND_BYTES * sends
-        if self._memory.try_take(nbytes):
+        if self._memory.try_charge(nbytes):
             counted = array("I", messages) if messages is not None else None
             self._rows.append(_Row(sends, array("I", lengths), counted, nbytes))
             return

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from penstock.accounting.totals import Totals
     from penstock.core.clock import Clock
-    from penstock.governance.memory_row import MemoryRow
+    from penstock.governance.budget import Row
     from penstock.proxy.groups import ProxyGroups
     from penstock.proxy.usage import TopicUsage
     from penstock.records.decisions import RecordWriter
@@ -54,8 +54,8 @@ class UsageRecords:
         self,
         topic: RecordWriter,
         groups: ProxyGroups,
-        memory: MemoryRow,
-        unanswered: MemoryRow,
+        memory: Row,
+        unanswered: Row,
         *,
         name: str,
         own_topics: Collection[str],

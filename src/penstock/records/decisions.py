@@ -21,7 +21,7 @@ from penstock.accounting.records import DECISION, DecisionRecord
 from penstock.core.errors import PenstockError
 from penstock.core.units import KIB, MIB, NS_PER_S
 from penstock.governance.adaptive_controller import GROUP
-from penstock.governance.memory_row import MemoryRow
+from penstock.governance.budget import Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -90,7 +90,7 @@ class DecisionRecords:
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         """Args: name: of the broker or proxy. per_second: returns how many records may be made each second."""
-        self.memory = MemoryRow("decision-records", QUEUE_BYTES_MAX)
+        self.memory = Row("decision-records", QUEUE_BYTES_MAX)
         self.written = 0
         self.dropped: Counter[str] = Counter()
         self.failures = 0
@@ -158,7 +158,7 @@ class DecisionRecords:
                 time_ms=now_ms,
             )
         )
-        if not self.memory.try_take(len(data) + RECORD_OVERHEAD_BYTES):
+        if not self.memory.try_charge(len(data) + RECORD_OVERHEAD_BYTES):
             self.dropped["queue-full"] += 1
             return
         self._queue.append(Queued(data, now_ms))

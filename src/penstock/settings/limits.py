@@ -66,13 +66,7 @@ def broker_limits(settings: Settings) -> BrokerLimits:
         failover_delay_s=settings.active_consumer_failover_delay_ms / 1000,
         stop_s_max=settings.broker_shutdown_timeout_ms / 1000,
         memory_limit_bytes=budget.limit_bytes,
-        tail_cache_bytes=budget.tail_cache_bytes,
-        commands_bytes=budget.commands_bytes,
-        sessions_bytes=budget.sessions_bytes,
-        metadata_bytes=budget.metadata_bytes,
-        http_bytes=budget.http_bytes,
-        dispatch_bytes=budget.dispatch_bytes,
-        delayed_index_bytes=budget.delayed_bytes,
+        memory_rows=budget.rows,
         policies=_policy_defaults(settings),
         access=access_rules(settings),
         listings=topic_list_limits(settings),
@@ -115,10 +109,10 @@ def http_limits(settings: Settings, descriptors: int) -> HttpLimits:
 def topic_list_limits(settings: Settings) -> TopicListLimits:
     """Return the limits of topic listings."""
     return TopicListLimits(
-        heap_bytes_max=settings.budget.listings_heap_bytes,
+        heap_bytes_max=settings.budget.rows["listings-heap"],
         heap_timeout_ns=settings.listings_heap_timeout_ms * NS_PER_MS,
         heap_queue_max=settings.listings_heap_queue_max,
-        direct_bytes_max=settings.budget.listings_direct_bytes,
+        direct_bytes_max=settings.budget.rows["listings-direct"],
         direct_timeout_ns=settings.listings_direct_timeout_ms * NS_PER_MS,
         direct_queue_max=settings.listings_direct_queue_max,
     )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.core.errors import ConfigurationError
 from penstock.core.setting import VARIABLE_PREFIX, of_listener
 from penstock.core.units import MIB
+from penstock.governance.budget import ROWS
 from penstock.settings import near_misses, properties, rules
 from penstock.settings.memory import MachineFacts, MemoryBudget, share_of_limit
 from penstock.settings.model import ALIASES, FIELDS, KEYS, SECURITY, Given, Origin, Settings
@@ -26,6 +27,8 @@ from penstock.settings.rules import CLIENT_WINDOW_MAX, METADATA_BYTES_MAX
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    from penstock.governance.budget import RowShare
 
 DEFAULT: Final = "default"
 
@@ -53,6 +56,8 @@ _PULSARS_SIZES: Final = {
 # The one of these keys that can be changed at run time. Then it is chosen for this broker, and must fit.
 _LEDGER_CACHE: Final = KEYS[_PULSARS_SIZES["tail_cache_mb"]].name
 # Rows whose keys are Pulsar's own, and what its shipped file says of them, chosen by nobody for this machine.
+# The rows of the memory budget that have a key, by its field.
+_ROWS: Final = {field: row for row in ROWS for field, key in KEYS.items() if key.name == row.key}
 _LISTINGS_AS_SHIPPED: Final = {"listings_heap_mb": 100, "listings_direct_mb": 100}
 
 
@@ -255,8 +260,7 @@ def _split_budget(
     values: dict[str, Any], sources: Mapping[str, str], as_shipped: set[str], warnings: list[str], brokers: int
 ) -> None:
     """Divide the memory of each broker, and set each key of a row to its result."""
-    rows = {*_PULSARS_SIZES, *_LISTINGS_AS_SHIPPED, "sessions_mb", "metadata_mb"}
-    asked = {name: values[name] for name in rows - as_shipped if name in values}
+    asked = {name: values[name] for name in _ROWS if name in values and name not in as_shipped}
     borrowed = {row: size for row, size in _from_pulsars_keys(values).items() if row not in asked}
     buffer_mb = values["max_publish_buffer_mb"] or 0
     if 0 < buffer_mb * MIB < borrowed.get("request_bytes_max", 0):
@@ -275,13 +279,8 @@ def _split_budget(
         names = ", ".join(sorted(KEYS[_PULSARS_SIZES.get(row, row)].name for row in borrowed))
         warnings.append(f"{names}: what the file asks for does not fit memoryLimitMB; the memory is divided without it")
     values["budget"] = budget
-    values["request_bytes_max"] = budget.requests_bytes
-    values["outbound_mb"] = budget.outbound_bytes // MIB
-    values["sessions_mb"] = budget.sessions_bytes // MIB
-    values["metadata_mb"] = budget.metadata_bytes // MIB
-    values["tail_cache_mb"] = budget.tail_cache_bytes // MIB
-    values["listings_heap_mb"] = budget.listings_heap_bytes // MIB
-    values["listings_direct_mb"] = budget.listings_direct_bytes // MIB
+    for field, row in _ROWS.items():
+        values[field] = budget.rows[row.name] // _unit_bytes(row)
 
 
 def _from_pulsars_keys(values: Mapping[str, Any]) -> dict[str, int]:
@@ -299,17 +298,13 @@ def _from_pulsars_keys(values: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _budget(values: Mapping[str, Any], asked: Mapping[str, int], brokers: int) -> MemoryBudget:
-    def in_bytes(name: str) -> int | None:
-        return asked[name] * MIB if name in asked else None
-
     return MemoryBudget.split(
         share_of_limit(values["memory_limit_mb"] * MIB, brokers),
         frame_bytes_max=values["frame_bytes_max"],
-        requests_bytes=asked.get("request_bytes_max"),
-        outbound_bytes=in_bytes("outbound_mb"),
-        tail_cache_bytes=in_bytes("tail_cache_mb"),
-        sessions_bytes=in_bytes("sessions_mb"),
-        metadata_bytes=in_bytes("metadata_mb"),
-        listings_heap_bytes=in_bytes("listings_heap_mb"),
-        listings_direct_bytes=in_bytes("listings_direct_mb"),
+        asked={row.name: asked[field] * _unit_bytes(row) for field, row in _ROWS.items() if field in asked},
     )
+
+
+def _unit_bytes(row: RowShare) -> int:
+    """Return the unit of a row's key."""
+    return MIB if row.key is not None and row.key.endswith("MB") else 1

@@ -223,7 +223,7 @@ class LimitHolds:
             "memory_used_bytes": measured.used,
             "memory_limit_bytes": measured.limit,
             "resident_bytes": measured.resident,
-            **{f"memory_{owner}_bytes": nbytes for owner, nbytes in measured.owners.items()},
+            **{f"memory_{owner.replace('-', '_')}_bytes": nbytes for owner, nbytes in measured.owners.items()},
         }
 
 

@@ -17,6 +17,7 @@ from penstock.core.units import NS_PER_S
 from penstock.stats.server_snapshot import (
     GroupTrafficSnapshot,
     LoopTurnsSnapshot,
+    MemoryUse,
     MutedConnection,
     RemoteUsage,
     ServerSnapshot,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.core.usage_report import FourNumbers
+    from penstock.governance.budget import Budget
     from penstock.governance.resource_group import ClassLimiter, GroupRate
     from penstock.governance.snapshot import MutedReader
     from penstock.groups.group import Group
@@ -42,6 +44,11 @@ ROWS_PER_TURN: Final = 200
 HELD_MAX: Final = 4
 # A response ends within this time (`admin.http_server`).
 HELD_NS_MAX: Final = 60 * NS_PER_S
+
+
+def memory_rows(budget: Budget) -> dict[str, MemoryUse]:
+    """Return every row of the memory budget."""
+    return {row.name: MemoryUse(used_bytes=row.used_bytes, limit_bytes=row.limit_bytes) for row in budget}
 
 
 class Client(Protocol):

@@ -10,7 +10,7 @@ from penstock.stats.server_snapshot import DROP_REASONS, RecordsSnapshot
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.governance.memory_row import MemoryRow
+    from penstock.governance.budget import Row
 
 
 class Written(Protocol):
@@ -28,7 +28,7 @@ class Queued(Written, Protocol):
     @property
     def dropped(self) -> Mapping[str, int]: ...  # by reason
     @property
-    def memory(self) -> MemoryRow: ...
+    def memory(self) -> Row: ...
 
 
 def snapshot_of(usage: Written | None, decisions: Queued | None) -> RecordsSnapshot | None:

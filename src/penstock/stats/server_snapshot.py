@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from penstock.core.membership import Registration
-    from penstock.governance.permit_types import PermitSnapshot
     from penstock.governance.snapshot import RequestMemorySnapshot
     from penstock.groups.adaptive_throttling import ThrottlingSnapshot
     from penstock.net.topic_list_limiter import TopicListSnapshot
@@ -79,7 +78,7 @@ class MemoryUse:
     """Use and limit of one row of the memory budget."""
 
     used_bytes: int
-    budget_bytes: int
+    limit_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,22 +124,10 @@ class ServerSnapshot:
     muted: tuple[MutedConnection, ...]
     request_memory: RequestMemorySnapshot
     listings: TopicListSnapshot
-    outbound: MemoryUse
-    rows: Mapping[str, MemoryUse] = field(default_factory=dict)  # other rows of the memory budget, by name
+    memory: Mapping[str, MemoryUse]  # every row of the memory budget, by name
     resource_groups: tuple[GroupTrafficSnapshot, ...] = ()
     sharing: SharingSnapshot = field(default_factory=SharingSnapshot)
     records: RecordsSnapshot | None = None  # None: nothing is recorded
     throttling: ThrottlingSnapshot | None = None  # None: disabled
     loop_turns: LoopTurnsSnapshot = LoopTurnsSnapshot()
     process: ProcessUse
-
-    def memory(self) -> Iterator[tuple[str, MemoryUse]]:
-        """Every row of the memory budget but request memory, with the name of its owner."""
-        yield "outbound", self.outbound
-        yield "listings-heap", _listings_use(self.listings.heap)
-        yield "listings-direct", _listings_use(self.listings.direct)
-        yield from self.rows.items()
-
-
-def _listings_use(memory: PermitSnapshot) -> MemoryUse:
-    return MemoryUse(used_bytes=memory.acquired, budget_bytes=memory.permits_max)

@@ -43,7 +43,7 @@ def _connections_by_reason(snapshot: ServerSnapshot) -> Iterable[tuple[tuple[str
 MUTE_REASON: Final[Scope[ServerSnapshot, int]] = Scope(("reason",), _connections_by_reason)
 
 MEMORY_OWNER: Final[Scope[ServerSnapshot, MemoryUse]] = Scope(
-    ("owner",), lambda snapshot: (((owner,), use) for owner, use in snapshot.memory())
+    ("owner",), lambda snapshot: (((owner,), use) for owner, use in snapshot.memory.items())
 )
 
 LONG_TURN: Final[Scope[ServerSnapshot, int]] = Scope(
@@ -145,7 +145,7 @@ MEMORY_INSTRUMENTS: Final[tuple[Instrument[ServerSnapshot, Any], ...]] = (
                "How long reads waited for request memory, or for the number of requests to fall; of those that waited"),
     Instrument("penstock_memory_used_bytes", "gauge", "bytes", MEMORY_OWNER, lambda use: use.used_bytes,
                "Memory used by this owner of a row of the memory budget"),
-    Instrument("penstock_memory_budget_bytes", "gauge", "bytes", MEMORY_OWNER, lambda use: use.budget_bytes,
+    Instrument("penstock_memory_budget_bytes", "gauge", "bytes", MEMORY_OWNER, lambda use: use.limit_bytes,
                "Memory limit of this owner"),
 )
 

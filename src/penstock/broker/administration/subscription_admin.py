@@ -178,7 +178,7 @@ class SubscriptionAdmin:
 
     async def _put_properties(self, subscription: Subscription, properties: Mapping[str, str]) -> None:
         topic = subscription.topic.text
-        with self._store.room(subscription.name, properties):
+        with self._store.charged(subscription.name, properties):
             await self._changes.stored(
                 lambda done: self._catalog.set_subscription_properties(topic, subscription.name, dict(properties), done)
             )

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from penstock.broker.log_reads import LogReads
     from penstock.broker.publishing.publish import PublishServices
     from penstock.core.clock import Clock
+    from penstock.governance.budget import Row
     from penstock.governance.command_memory import CommandMemory
-    from penstock.governance.memory_row import MemoryRow
     from penstock.net.connection import Connection
     from penstock.net.topic_list_limiter import TopicListMemoryLimiter
 
@@ -56,7 +56,7 @@ class Commands:
         reads: LogReads,
         publishing: PublishServices,
         commands_memory: CommandMemory,
-        sessions_memory: MemoryRow,
+        sessions_memory: Row,
         listings: TopicListMemoryLimiter,
         only: Container[int] | None = None,
     ) -> None:

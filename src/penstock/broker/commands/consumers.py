@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from penstock.broker.topics.subscription_store import SubscriptionStore
     from penstock.broker.topics.topic import Topic
     from penstock.core.clock import Clock
-    from penstock.governance.memory_row import MemoryRow
+    from penstock.governance.budget import Row
 
 # Subscription names reserved by penstock or Pulsar.
 _RESERVED_PREFIX: Final = "pulsar.repl."
@@ -70,7 +70,7 @@ class Consumers:
         changes: Changes,
         reads: LogReads,
         store: SubscriptionStore,
-        memory: MemoryRow,
+        memory: Row,
         clock: Clock,
         limits: Callable[[], BrokerLimits],
     ) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from penstock.broker.topics.shared_listings import SharedListing, SharedListings
     from penstock.core.clock import Clock
     from penstock.core.service_urls import ServiceUrls
-    from penstock.governance.memory_row import MemoryRow
+    from penstock.governance.budget import Row
     from penstock.net.topic_list_limiter import TopicListLimits
 
 NO_WATCHER: Final = "Unable to create topic list watcher: "
@@ -63,7 +63,7 @@ class Discovery:
         resources: NamespaceResources,
         partitions: Partitions,
         shared_listings: SharedListings,
-        memory: MemoryRow,
+        memory: Row,
         limits: Callable[[], BrokerLimits],
         clock: Clock,
         stopping: Callable[[], bool],

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from penstock.broker.topics.topic import Topic
     from penstock.broker.topics.topic_states import TopicStates
     from penstock.core.clock import Clock
-    from penstock.governance.memory_row import MemoryRow
+    from penstock.governance.budget import Row
 
 
 class Producers:
@@ -67,7 +67,7 @@ class Producers:
         states: TopicStates,
         rates: Rates,
         reads: LogReads,
-        memory: MemoryRow,
+        memory: Row,
         clock: Clock,
         check_writable: Callable[[], None],
         names: Iterator[str],

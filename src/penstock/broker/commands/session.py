@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from penstock.broker.subscriptions.ports import ConsumedSubscription
     from penstock.broker.topics.watchers import TopicListWatcher
     from penstock.core.clock import Clock
+    from penstock.governance.budget import Row
     from penstock.governance.command_memory import CommandMemory
     from penstock.governance.memory_pool import Lease
-    from penstock.governance.memory_row import MemoryRow
     from penstock.net.connection import Connection
     from penstock.wire.events import Event
 
@@ -72,7 +72,7 @@ class Services:
     reads: LogReads
     publishing: PublishServices
     commands_memory: CommandMemory
-    sessions_memory: MemoryRow  # charged for producers, consumers and watchers
+    sessions_memory: Row  # charged for producers, consumers and watchers
     handlers: Mapping[int, Handler]  # by command type
     check_authentication: Callable[[Session, AuthenticationState, int], None]  # called with the monotonic time in ns
     producer_detached: Callable[[Producer], None]

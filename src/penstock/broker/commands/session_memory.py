@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.broker.subscriptions.key_shared import KeySharing
-    from penstock.governance.memory_row import MemoryRow
+    from penstock.governance.budget import Row
 
 OBJECT_BYTES: Final = KIB
 OWN_SUBSCRIPTION_BYTES: Final = 2 * KIB
@@ -43,10 +43,10 @@ class Charged(Protocol):
 class SessionsFull(TooManyRequests):
     """The memory for producers, consumers and watchers is used up."""
 
-    def __init__(self, who: str, *, nbytes: int, memory: MemoryRow) -> None:
+    def __init__(self, who: str, *, nbytes: int, memory: Row) -> None:
         super().__init__(
             f"{who[:100]} takes {nbytes:,} bytes, and producers, consumers and watchers have {memory.used_bytes:,} of "
-            f"{memory.size_bytes:,} in use; try again when others are closed, or raise sessionsMB"
+            f"{memory.limit_bytes:,} in use; try again when others are closed, or raise sessionsMB"
         )
 
 
@@ -64,14 +64,14 @@ def sharing_bytes(sharing: KeySharing, points: int) -> int:
     return RANGE_BYTES * len(sharing.ranges) if sharing.sticky else POINT_BYTES * points
 
 
-def charge(memory: MemoryRow, owner: Charged, who: str, nbytes: int) -> None:
+def charge(memory: Row, owner: Charged, who: str, nbytes: int) -> None:
     """Charge an owner that is about to be added. Raises SessionsFull."""
-    if not memory.try_take(nbytes):
+    if not memory.try_charge(nbytes):
         raise SessionsFull(who, nbytes=nbytes, memory=memory)
     owner.charged_bytes += nbytes
 
 
-def release(memory: MemoryRow, owner: Charged) -> None:
+def release(memory: Row, owner: Charged) -> None:
     """Release an owner's charge. May be called again."""
     memory.release(owner.charged_bytes)
     owner.charged_bytes = 0

@@ -115,7 +115,7 @@ class Deduplication:
 
     def _begin(self, topic: PublishedTopic) -> None:
         recovered: asyncio.Future[None] = self._loop.create_future()
-        topic.deduplication = TopicDeduplication(recovered, self._clock.monotonic_ns(), self._memory.add_names)
+        topic.deduplication = TopicDeduplication(recovered, self._clock.monotonic_ns(), self._memory.charge_names)
         publish_checks.refresh(topic)
         self._changes.finish(self._recover(topic, topic.deduplication))
 

@@ -253,7 +253,7 @@ class SchemaRegistry:
         versions = self._versions.get(schema_id_of(name), [])
         version = versions[-1] + 1 if versions else 0
         stored = StoredSchema(version, schema, self._clock.wall_ms(), deleted)
-        with self._memory.room(f"the schema of {name}", 0 if deleted else _kept_bytes(schema)):
+        with self._memory.charged(f"the schema of {name}", 0 if deleted else _kept_bytes(schema)):
             key, document = _key(schema_id_of(name), version), _document(stored)
             await self._changes.stored(
                 lambda done: self._catalog.put_document(SCHEMAS, key, document, done, expected=None)

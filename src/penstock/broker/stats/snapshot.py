@@ -12,16 +12,16 @@ connection is consistent; two of them may be a few milliseconds apart.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING
 
 from penstock.broker.stats.stats import in_replay
 from penstock.broker.subscriptions.state import TYPE_NAMES
 from penstock.stats.process_use import process_use
-from penstock.stats.reading import Taking, group_traffic, muted_connections, remote_usage, turns
-from penstock.stats.server_snapshot import MemoryUse, ServerSnapshot, SharingSnapshot
+from penstock.stats.reading import Taking, group_traffic, memory_rows, muted_connections, remote_usage, turns
+from penstock.stats.server_snapshot import ServerSnapshot, SharingSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection
 
     from penstock.broker.health import Health
     from penstock.broker.publishing.groups import Groups
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from penstock.broker.records.recorder import Recorder
     from penstock.broker.stats.message_rates import MessageRates
     from penstock.broker.subscriptions.subscription import Subscription
-    from penstock.broker.subscriptions.tail import TailCache
     from penstock.broker.topics.concurrency_limit import ConcurrencyLimit
     from penstock.broker.topics.delayed_index import DelayedIndex
     from penstock.broker.topics.directory import TopicDirectory
@@ -38,16 +37,13 @@ if TYPE_CHECKING:
     from penstock.broker.topics.topic import Topic
     from penstock.core.clock import Clock
     from penstock.core.membership import Member, Membership
-    from penstock.governance.delayed_memory import DelayedMemory
+    from penstock.governance.budget import Budget
     from penstock.groups.adaptive_throttling import AdaptiveThrottling
     from penstock.net.listener import Connections
     from penstock.net.loop_turns import LoopTurns
     from penstock.stats.disk_space import DiskSpace, DiskUse
     from penstock.stats.reading import Client, Pace
     from penstock.storage.entry_log import EntryLog, LogStats
-
-
-NOTHING: Final = MemoryUse(used_bytes=0, budget_bytes=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,30 +123,8 @@ class BrokerSnapshot(ServerSnapshot):
     log_read_only: bool
     log_stalled: bool
     disk: DiskUse | None = None  # None: not measured
-    tail_cache: MemoryUse
-    delayed_index: MemoryUse = NOTHING
     brokers: tuple[Member, ...] = ()  # of the cluster, as the supervisor said last
     brokers_age_ns: int = 0
-
-    def memory(self) -> Iterator[tuple[str, MemoryUse]]:
-        """See `ServerSnapshot`."""
-        yield "tail-cache", self.tail_cache
-        yield "delayed-index", self.delayed_index
-        yield from ServerSnapshot.memory(self)
-
-
-class Row(Protocol):
-    """A row of the memory budget."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def used_bytes(self) -> int: ...
-
-    @property
-    def size_bytes(self) -> int:
-        """The limit."""
 
 
 class Snapshots(Taking[BrokerSnapshot]):
@@ -171,9 +145,7 @@ class Snapshots(Taking[BrokerSnapshot]):
         connections: Connections,
         log: EntryLog,
         listings: SharedListings,
-        tail_cache: TailCache,
-        delayed_memory: Callable[[], DelayedMemory],
-        rows: Sequence[Row],
+        budget: Budget,
         groups: Groups,
         sharing: QuotaSharing | None = None,
         throttling: AdaptiveThrottling[PublishedTopic] | None = None,
@@ -194,9 +166,7 @@ class Snapshots(Taking[BrokerSnapshot]):
         self._connections = connections
         self._log = log
         self._listings = listings
-        self._tail_cache = tail_cache
-        self._delayed_memory = delayed_memory
-        self._rows = rows
+        self._budget = budget
         self._groups = groups
         self._sharing = sharing
         self._throttling = throttling
@@ -212,7 +182,7 @@ class Snapshots(Taking[BrokerSnapshot]):
         now_ns = self._clock.monotonic_ns()
         request_memory = connections.memory.snapshot(now_ns)
         muted = await muted_connections(self._clients, request_memory.muted, now_ns, pace)
-        log_health, delayed_memory = self._log.health, self._delayed_memory()
+        log_health = self._log.health
         return BrokerSnapshot(
             cluster=self._cluster,
             started_at_ms=self._started_at_ms,
@@ -233,12 +203,7 @@ class Snapshots(Taking[BrokerSnapshot]):
             disk=self._disk_space.last if self._disk_space is not None else None,
             request_memory=request_memory,
             listings=self._listings.snapshot(),
-            outbound=MemoryUse(
-                used_bytes=connections.outbound.used_bytes, budget_bytes=connections.outbound.budget_bytes
-            ),
-            tail_cache=MemoryUse(used_bytes=self._tail_cache.used_bytes, budget_bytes=self._tail_cache.budget_bytes),
-            delayed_index=MemoryUse(used_bytes=delayed_memory.used_bytes, budget_bytes=delayed_memory.size_bytes),
-            rows={row.name: MemoryUse(used_bytes=row.used_bytes, budget_bytes=row.size_bytes) for row in self._rows},
+            memory=memory_rows(self._budget),
             resource_groups=await group_traffic(self._groups.in_use, self._clock, pace),
             sharing=await self._shared(self._sharing, pace) if self._sharing is not None else SharingSnapshot(),
             throttling=self._throttling.snapshot() if self._throttling is not None else None,

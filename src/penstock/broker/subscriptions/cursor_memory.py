@@ -16,7 +16,7 @@ from penstock.storage.ack_sets import ack_set_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.governance.memory_row import MemoryRow
+    from penstock.governance.budget import Row
     from penstock.storage.cursor import Cursor
 
 # Ack sets leave this fraction of the `dispatch` row to whole entries, acknowledged and pending.
@@ -28,7 +28,7 @@ class CursorMemory:
 
     __slots__ = ("_cursor", "_ledger_id", "_row", "charged_bytes")
 
-    def __init__(self, cursor: Cursor, row: MemoryRow, ledger_id: int) -> None:
+    def __init__(self, cursor: Cursor, row: Row, ledger_id: int) -> None:
         self._cursor = cursor
         self._row = row
         self._ledger_id = ledger_id
@@ -42,7 +42,7 @@ class CursorMemory:
         if growth < 0:
             self._give_back(-growth)
         else:
-            self._row.take(growth)
+            self._row.charge(growth)
             self.charged_bytes += growth
 
     def release(self) -> None:
@@ -62,10 +62,10 @@ class CursorMemory:
         row = self._row
         if nbytes <= 0:
             return
-        if nbytes > row.available_bytes - row.size_bytes // RESERVED_FOR_WHOLE or not row.try_take(nbytes):
+        if nbytes > row.available_bytes - row.limit_bytes // RESERVED_FOR_WHOLE or not row.try_charge(nbytes):
             raise TooManyRequests(
                 f"single messages of {self._ledger_id}:{entry_id} cannot be acknowledged: that takes {nbytes} "
-                f"bytes, and {row.used_bytes} of {row.size_bytes} are used for unacknowledged messages "
+                f"bytes, and {row.used_bytes} of {row.limit_bytes} are used for unacknowledged messages "
                 f"and acknowledgements; acknowledge whole batches, or raise memoryLimitMB"
             )
         self.charged_bytes += nbytes

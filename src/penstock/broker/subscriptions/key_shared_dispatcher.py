@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.broker.subscriptions.key_shared import KeySharing, Selector
     from penstock.broker.subscriptions.key_shared_order import Draining
     from penstock.broker.subscriptions.ports import KeyHashes
-    from penstock.governance.memory_row import MemoryRow
+    from penstock.governance.budget import Row
     from penstock.storage.results import Batch
 
 # Limits of entries set aside, per consumer and in total: Pulsar's keySharedLookAheadMsgInReplayThreshold*.
@@ -66,7 +66,7 @@ class KeyShared(Shared):
         self,
         consumers: list[Consumer],
         *,
-        memory: MemoryRow,
+        memory: Row,
         wait_for_memory: Callable[[], None],
         wake: Callable[[], None],
         round_robin_entries_max: Callable[[], int],

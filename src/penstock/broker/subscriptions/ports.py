@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.errors import PenstockError
     from penstock.core.names import TopicName
+    from penstock.governance.budget import Row
     from penstock.governance.delayed import TopicDelayedDeliveryTrackerManager
     from penstock.governance.delayed_view import DelayedDeliveryView
     from penstock.governance.holds import HoldKind
-    from penstock.governance.memory_row import MemoryRow
     from penstock.governance.outbound import Reading
     from penstock.net.send_queue import Buffer, QueuedEntries
     from penstock.storage.compacted import CompactedLedger
@@ -340,7 +340,7 @@ class DispatchServices:
     log: EntryLog
     reads: Reads
     outlets: Outlets
-    memory: MemoryRow  # charged for pending acknowledgements and cursors
+    memory: Row  # charged for pending acknowledgements and cursors
     memory_waits: MemoryWaiters
     long_keys: KeyHashes
     cursors: Cursors

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from penstock.broker.subscriptions.consumer import Consumer
-    from penstock.governance.memory_row import MemoryRow
+    from penstock.governance.budget import Row
     from penstock.storage.results import Batch
 
 # A consumer may have this many pending acknowledgements even if there is no memory for their ids.
@@ -63,7 +63,7 @@ class Shared(Dispatcher):
         self,
         consumers: list[Consumer],
         *,
-        memory: MemoryRow,
+        memory: Row,
         wait_for_memory: Callable[[], None],
         wake: Callable[[], None],
         round_robin_entries_max: Callable[[], int],
@@ -142,7 +142,7 @@ class Shared(Dispatcher):
         """
         row, parts = self._memory, len(self.consumers) + 1
         free = row.available_bytes // self.entry_bytes()
-        return free // parts if row.available_bytes * 2 > row.size_bytes and free > parts else None
+        return free // parts if row.available_bytes * 2 > row.limit_bytes and free > parts else None
 
     def _entries_left(self, consumer: Consumer) -> int:
         """The same for one consumer, when half of the row is used.
@@ -171,7 +171,7 @@ class Shared(Dispatcher):
     def charge(self) -> None:
         row, nbytes = self._memory, self.held_bytes()
         if nbytes > self._charged_bytes:
-            row.take(nbytes - self._charged_bytes)
+            row.charge(nbytes - self._charged_bytes)
         else:
             row.release(self._charged_bytes - nbytes)
         self._charged_bytes = nbytes

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from penstock.broker.subscriptions.dispatcher import Dispatcher
     from penstock.broker.subscriptions.holds import DispatchHolds
     from penstock.broker.subscriptions.ports import Gate, SubscribedTopic
+    from penstock.governance.budget import Row
     from penstock.governance.delayed_view import DelayedDeliveryView
-    from penstock.governance.memory_row import MemoryRow
     from penstock.storage.cursor import Cursor
 
 EXCLUSIVE: Final = codec.CommandSubscribe.Exclusive
@@ -70,7 +70,7 @@ class SubscriptionState:
         "view",
     )
 
-    def __init__(self, topic: SubscribedTopic, name: str, *, cursor: Cursor, durable: bool, memory: MemoryRow) -> None:
+    def __init__(self, topic: SubscribedTopic, name: str, *, cursor: Cursor, durable: bool, memory: Row) -> None:
         self.topic = topic
         self.name = name
         self.cursor = cursor

@@ -17,6 +17,7 @@ from collections import deque
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
+from penstock.governance.budget import Row
 from penstock.storage.results import Batch
 from penstock.storage.sparse_reads import SparseBatch
 from penstock.wire.deliveries import JOIN_BYTES_MAX, encode_messages
@@ -139,12 +140,11 @@ def _rows(batch: Batch, row: int, entry_ids: Sequence[int], at: int) -> list[int
     return rows
 
 
-class TailCache:
-    """The tails of all topics, with one budget in bytes."""
+class TailCache(Row):
+    """The tails of all topics, and their row of the memory budget."""
 
-    def __init__(self, budget_bytes: int) -> None:
-        self.budget_bytes = budget_bytes
-        self.used_bytes = 0
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__("tail-cache", limit_bytes)
         self._runs: deque[tuple[int, list[Tail], bool]] = deque()
 
     def add(self, parts: list[tuple[Tail, Batch]], nbytes: int) -> None:
@@ -164,7 +164,7 @@ class TailCache:
     def _keep(self, nbytes: int, tails: list[Tail], *, gathered: bool) -> None:
         self._runs.append((nbytes, tails, gathered))
         self.used_bytes += nbytes
-        while self.used_bytes > self.budget_bytes:
+        while self.used_bytes > self.limit_bytes:
             self._evict()
 
     def _evict(self) -> None:

@@ -85,10 +85,6 @@ class DelayLimits(Protocol):
     """Limits of the broker used here. `delayed_strict` may change at run time."""
 
     @property
-    def delayed_index_bytes(self) -> int:
-        """Memory limit of all indexes together, in bytes."""
-
-    @property
     def delayed_strict(self) -> bool:
         """Whether a message must never be delivered before its delivery time."""
 
@@ -108,8 +104,10 @@ class DelayedIndexes:
         limits: Callable[[], DelayLimits],
         stopping: Callable[[], bool],
         snapshots: Snapshots | None,
+        memory: DelayedMemory,
     ) -> None:
         """Args: stopping: whether the broker is stopping. snapshots: where to store them; None: not stored."""
+        self.memory = memory
         self.clock = clock
         self.loop = loop
         self.limits = limits
@@ -123,16 +121,9 @@ class DelayedIndexes:
         self._saving: set[DelayedIndex] = set()
 
     @cached_property
-    def memory(self) -> DelayedMemory:
-        """Memory limit and current use of all delayed indexes, in bytes."""
-        from penstock.governance.delayed_memory import DelayedMemory  # noqa: PLC0415 - many brokers do without
-
-        return DelayedMemory(self.limits().delayed_index_bytes)
-
-    @cached_property
     def factory(self) -> DelayedDeliveryTrackerFactory:
         """Keeps one manager per topic."""
-        from penstock.governance.delayed import DelayedDeliveryTrackerFactory  # noqa: PLC0415 - likewise
+        from penstock.governance.delayed import DelayedDeliveryTrackerFactory  # noqa: PLC0415 - many brokers do without
 
         return DelayedDeliveryTrackerFactory(self.memory)
 

@@ -50,14 +50,14 @@ class SubscriptionStore:
     ) -> None:
         """Store a new durable subscription. Raises MetadataFailed; TooManyRequests, see `room`."""
         record = SubscriptionRecord(topic.text, name, initial, properties)
-        with self.room(name, properties):
+        with self.charged(name, properties):
             await self._changes.stored(
                 lambda done: self._catalog.create_subscription(record, stored_form(cursor), done)
             )
 
-    def room(self, name: str, properties: Mapping[str, str]) -> AbstractContextManager[None]:
+    def charged(self, name: str, properties: Mapping[str, str]) -> AbstractContextManager[None]:
         """Reserve memory for long properties while they are stored. Raises TooManyRequests if it is used up."""
-        return self._memory.room(_what(name), bulk_bytes(name, properties))
+        return self._memory.charged(_what(name), bulk_bytes(name, properties))
 
     async def delete(self, subscription: Subscription) -> None:
         """Delete a subscription. No consumer can attach from now on; the caller disconnects its consumers.

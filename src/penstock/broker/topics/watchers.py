@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from penstock.broker.topics.listing_blocks import Listing
     from penstock.broker.topics.shared_listings import SharedListing
     from penstock.core.clock import Clock
-    from penstock.governance.memory_row import MemoryRow
+    from penstock.governance.budget import Row
     from penstock.net.connection import Connection
     from penstock.net.topic_list_limiter import Owner
 
@@ -58,7 +58,7 @@ class TopicListWatcher:
         owner: Owner,
         *,
         connection: Connection,
-        memory: MemoryRow,
+        memory: Row,
         clock: Clock,
         chance: Random,
     ) -> None:
