@@ -9,14 +9,21 @@ import random
 import socket
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from penstock.core.errors import ChangedMeanwhile, MetadataFailed
-from penstock.net.metadata_link import follow
+from penstock.core.units import KIB
+from penstock.net.metadata_link import BEHIND_S, UNSENT_BYTES, UNSENT_BYTES_MAX, follow, serve
+from penstock.storage.directory import open_data_directory
 from penstock.storage.shared_changes import Put
+from penstock.storage.shared_channel import encoded
+from penstock.storage.shared_writer import Writer
+from penstock.testing.vfs import sqlite_on
+from tests.broker.cluster import socket_pair
 from tests.net import metadata_writer
+from tests.net.harness import disk_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -24,8 +31,11 @@ if TYPE_CHECKING:
 
     from penstock.core.errors import PenstockError
     from penstock.storage.shared_follower import Follower
+    from penstock.testing.loop import VirtualLoop
 
 LIVES = 4
+# The properties of a namespace may be so large.
+LARGE_BYTES = 256 * KIB
 BROKERS = 2
 
 
@@ -121,3 +131,67 @@ async def test_a_broker_whose_writer_cannot_start_is_told(tmp_path: Path) -> Non
     with pytest.raises(MetadataFailed, match="the process that writes the metadata is gone"):
         async with writing(tmp_path):
             pass
+
+
+async def test_what_waits_for_a_broker_that_reads_nothing_is_bounded_and_the_others_go_on(tmp_path: Path) -> None:
+    """A tenant's admin writes large documents while a broker is frozen."""
+    loop, written = cast("VirtualLoop", asyncio.get_running_loop()), 0
+    disk = disk_of(loop)
+    with sqlite_on(disk) as vfs:
+        data = open_data_directory(tmp_path / "data", disk, brokers=2)
+
+        def post(call: Callable[[], None]) -> None:
+            loop.call_soon_threadsafe(call)
+
+        writer = Writer.open(data, post, disk, brokers=2, exclusive=True, vfs=vfs)
+        links = [socket_pair(loop) for _ in range(2)]
+        ends = [await serve(writer, near) for near, _ in links]
+        follower, end = await follow(0, links[0][1])
+        frozen = links[1][1]
+        await loop.sock_sendall(frozen, encoded("begin"))
+        for number in range(4 * UNSENT_BYTES_MAX // LARGE_BYTES):
+            done = loop.create_future()
+            follower.submit(Put("note", f"{number % 8}", {"text": "x" * LARGE_BYTES}), done.set_result)
+            assert await done is None
+            written += LARGE_BYTES
+        received = 0
+        while piece := await loop.sock_recv(frozen, 1_000_000):
+            received += len(piece)
+        assert received < UNSENT_BYTES_MAX + LARGE_BYTES < written, "it was cut off"
+        assert follower.view.documents("note").keys() == {str(number) for number in range(8)}
+        for each in (end, *ends):
+            each()
+        writer.close()
+        await loop.quiet()
+
+
+async def test_a_broker_that_is_behind_for_long_is_cut_off_and_takes_a_snapshot_when_it_returns(tmp_path: Path) -> None:
+    loop = cast("VirtualLoop", asyncio.get_running_loop())
+    disk = disk_of(loop)
+    with sqlite_on(disk) as vfs:
+        data = open_data_directory(tmp_path / "data", disk, brokers=1)
+
+        def post(call: Callable[[], None]) -> None:
+            loop.call_soon_threadsafe(call)
+
+        writer = Writer.open(data, post, disk, brokers=1, exclusive=True, vfs=vfs)
+        near, far = socket_pair(loop)
+        ends = [await serve(writer, near)]
+        await loop.sock_sendall(far, encoded("begin"))
+        for number in range(2 * UNSENT_BYTES // LARGE_BYTES):
+            await loop.sock_sendall(
+                far, encoded("change", number, "Put", "note", str(number), {"t": "x" * LARGE_BYTES})
+            )
+        await asyncio.sleep(BEHIND_S - 1)
+        assert writer.failed is None
+        await asyncio.sleep(2)
+        while await loop.sock_recv(far, 1_000_000):
+            pass  # What the kernel held; then the end.
+        near, far = socket_pair(loop)
+        ends.append(await serve(writer, near))
+        follower, end = await follow(0, far)
+        assert len(follower.view.documents("note")) == 2 * UNSENT_BYTES // LARGE_BYTES
+        for each in (end, *ends):
+            each()
+        writer.close()
+        await loop.quiet()

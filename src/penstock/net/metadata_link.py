@@ -18,49 +18,98 @@ from penstock.storage.shared_follower import Follower
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from penstock.core.broker_states import BrokerState
-    from penstock.storage.shared_writer import Writer
-
-    Send = Callable[[bytes], None]
+    from penstock.storage.shared_writer import Sending, Writer
 
 log = logging.getLogger(__name__)
 
-# A broker that does not read is cut off when this much waits for it: more than the snapshot of a million topics.
-UNSENT_BYTES_MAX: Final = 512 * MIB
+# What may wait for a broker that is behind, of the 48 MiB that the supervisor may use. One that is behind by more for
+# BEHIND_S is cut off: it ends, and takes a snapshot when it is started again. A snapshot waits as rows, not as bytes.
+UNSENT_BYTES: Final = 2 * MIB
+# Longer than a frozen broker has until it is killed, and than the largest turn of a broker's loop when it starts.
+BEHIND_S: Final = 10.0
+# At most: one commit of many large documents is more than UNSENT_BYTES, and is read at once.
+UNSENT_BYTES_MAX: Final = 32 * MIB
 
 
 class _Link(asyncio.Protocol):
-    """One end: passes on what comes, and the end of the connection."""
+    """One end: passes on what comes, and the end of the connection. What the other end does not read is bounded."""
 
-    def __init__(self, connected: Callable[[Send], tuple[Callable[[bytes], None], Callable[[], None]]]) -> None:
-        """Args: connected: called once with `send`; returns what takes received bytes, and what to call at the end."""
+    def __init__(self, connected: Callable[[Sending], tuple[Callable[[bytes], None], Callable[[], None]]]) -> None:
+        """Args: connected: called once with this link; returns what takes received bytes, and what is called last."""
         self._connected = connected
         self._transport: asyncio.Transport | None = None
+        self._streamed: Iterator[bytes] | None = None  # is sent first, as it is read
+        self._behind_it: list[bytes] = []
+        self._behind_bytes = 0
+        self._full = False
+        self._cut_off: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._receive, self._ended = self._connected(self.send)
+        transport.set_write_buffer_limits(UNSENT_BYTES)
+        self._receive, self._ended = self._connected(self)
 
     def data_received(self, data: bytes) -> None:
         self._receive(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
-        self._transport = None
+        self.resume_writing()
+        self._transport = self._streamed = None
+        self._behind_it, self._behind_bytes = [], 0
         self._ended()
 
+    def pause_writing(self) -> None:
+        self._full = True
+        self._cut_off = asyncio.get_running_loop().call_later(BEHIND_S, self._abort)
+
+    def resume_writing(self) -> None:
+        self._full = False
+        if self._cut_off is not None:
+            self._cut_off.cancel()
+            self._cut_off = None
+        self._go_on()
+
     def send(self, data: bytes) -> None:
-        """Send; does nothing once the connection has ended."""
+        """Send, after what is being streamed; does nothing once the connection has ended."""
         transport = self._transport
         if transport is None:
             return
-        transport.write(data)
-        if transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
-            log.error("a broker does not read the changes of metadata: %d bytes wait; it is cut off", UNSENT_BYTES_MAX)
-            transport.abort()
+        if self._streamed is not None:
+            self._behind_it.append(data)
+            self._behind_bytes += len(data)
+        else:
+            transport.write(data)
+        if transport.get_write_buffer_size() + self._behind_bytes > UNSENT_BYTES_MAX:
+            self._abort()
+
+    def stream(self, parts: Iterator[bytes]) -> None:
+        """Send these, each when there is room for it."""
+        assert self._streamed is None, "one at a time"
+        self._streamed = parts
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self._transport is not None and self._streamed is not None and not self._full:
+            part = next(self._streamed, None)
+            if part is not None:
+                self._transport.write(part)
+                continue
+            self._streamed = None
+            waiting, self._behind_it, self._behind_bytes = self._behind_it, [], 0
+            for data in waiting:
+                self.send(data)
+
+    def _abort(self) -> None:
+        if self._transport is not None:
+            log.error(
+                "a broker does not read the changes of metadata: it is cut off, and takes a snapshot if it returns"
+            )
+            self._transport.abort()
 
     def close(self) -> None:
         """End the connection after what is being sent."""
@@ -76,8 +125,8 @@ async def serve(
     `renewed` is called when the broker says that it works, with its state.
     """
 
-    def connected(send: Send) -> tuple[Callable[[bytes], None], Callable[[], None]]:
-        session = writer.connect(send, renewed)
+    def connected(link: Sending) -> tuple[Callable[[bytes], None], Callable[[], None]]:
+        session = writer.connect(link, renewed)
         return session.receive, partial(writer.disconnect, session)
 
     link = _Link(connected)
@@ -100,7 +149,7 @@ async def follow(
     """
     loaded: asyncio.Future[Follower] = asyncio.get_running_loop().create_future()
 
-    def connected(send: Send) -> tuple[Callable[[bytes], None], Callable[[], None]]:
+    def connected(link: Sending) -> tuple[Callable[[bytes], None], Callable[[], None]]:
         def changed() -> None:
             if not loaded.done() and (follower.loaded or follower.failed is not None):
                 loaded.set_result(follower)
@@ -109,7 +158,8 @@ async def follow(
             follower.end("the process that writes the metadata is gone")
             ended()
 
-        follower = Follower(broker, send, changed)
+        follower = Follower(broker, link.send, changed)
+        follower.begin()
         return follower.receive, gone
 
     link = _Link(connected)

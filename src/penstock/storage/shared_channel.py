@@ -12,6 +12,7 @@ A message is a JSON array behind its length (4 bytes, big-endian). Its first ele
     ["renewed"]                                      the answer to "renew": all members were sent before
 
     from a broker
+    ["begin"]                                        it wants the snapshot, and what follows
     ["change", id, name, field, …]                   a change of `shared_changes`
     ["renew", state]                                 it works, and is in this state; its lease is renewed
 

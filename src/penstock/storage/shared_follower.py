@@ -52,6 +52,10 @@ class Follower:
         self._waiting: dict[int, tuple[Done, Callable[[Sequence[Row]], None] | None]] = {}
         self._listeners: list[Callable[[Sequence[Row]], None]] = []
 
+    def begin(self) -> None:
+        """Ask for the snapshot. Until then nothing is sent, which would wait while the broker reads its log."""
+        self._send(encoded("begin"))
+
     def submit(self, change: SharedChange, done: Done, took: Callable[[Sequence[Row]], None] | None = None) -> None:
         """As `SharedPart.submit`, but a refusal is answered at once."""
         if self.failed is not None:

@@ -15,8 +15,8 @@ All methods but `open` and `close`, which block, are called on the loop and retu
 
 from __future__ import annotations
 
-from itertools import count, islice
-from typing import TYPE_CHECKING, Any, Final
+from itertools import count, islice, tee
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.core.broker_states import BrokerState
 from penstock.storage.shared_channel import (
@@ -29,7 +29,7 @@ from penstock.storage.shared_channel import (
 from penstock.storage.shared_store import SharedStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from penstock.core.errors import PenstockError
     from penstock.core.membership import Member
@@ -38,7 +38,16 @@ if TYPE_CHECKING:
     from penstock.storage.metadata import Post
     from penstock.storage.shared_view import Row
 
-    Send = Callable[[bytes], None]
+
+class Sending(Protocol):
+    """The way to one broker."""
+
+    def send(self, data: bytes) -> None:
+        """Send this, after what was sent before."""
+
+    def stream(self, parts: Iterator[bytes]) -> None:
+        """Send these, each when there is room for it, before all that is sent from now on."""
+
 
 # Rows of a snapshot in one message: some hundred kilobytes, which a broker decodes in a few milliseconds.
 ROWS_PER_MESSAGE: Final = 1_000
@@ -49,10 +58,16 @@ class Session:
     """The writer's end of one connection. Made by `Writer.connect`."""
 
     def __init__(
-        self, number: int, send: Send, submit: Callable[[int, list[Any]], None], renewed: Callable[[BrokerState], None]
+        self,
+        number: int,
+        link: Sending,
+        begin: Callable[[Session], None],
+        submit: Callable[[int, list[Any]], None],
+        renewed: Callable[[BrokerState], None],
     ) -> None:
         self.number = number
-        self.send = send
+        self.link = link
+        self._begin = begin
         self._submit = submit
         self._renewed = renewed
         self._messages = Messages()
@@ -61,11 +76,13 @@ class Session:
         """Take bytes that the broker has sent."""
         for kind, *fields in self._messages.receive(data):
             match kind:
+                case "begin":
+                    self._begin(self)
                 case "change":
                     self._submit(self.number, fields)
                 case "renew":
                     self._renewed(BrokerState(fields[0]))
-                    self.send(_RENEWED)
+                    self.link.send(_RENEWED)
                 case _:
                     raise AssertionError(kind)
 
@@ -116,18 +133,14 @@ class Writer:
         """Commit what was received, then close the file. Blocks."""
         self._store.close()
 
-    def connect(self, send: Send, renewed: Callable[[BrokerState], None] = lambda _state: None) -> Session:
-        """Begin a connection to a broker. The broker is sent a snapshot, then follows.
+    def connect(self, link: Sending, renewed: Callable[[BrokerState], None] = lambda _state: None) -> Session:
+        """Begin a connection to a broker. When the broker asks for it, it is sent a snapshot, then follows.
 
         Args:
-            send: passes bytes to it.
+            link: leads to it.
             renewed: called when the broker says that it works, with its state.
         """
-        session = Session(next(self._numbers), send, self._submit, renewed)
-        if not self._waiting:
-            self._store.read_all(self._send_snapshot, self._end_snapshot)
-        self._waiting[session.number] = session
-        return session
+        return Session(next(self._numbers), link, self._begin, self._submit, renewed)
 
     def disconnect(self, session: Session) -> None:
         """Send nothing more; what the broker has sent is stored all the same."""
@@ -140,6 +153,11 @@ class Writer:
         self._send_all(self._members)
 
     # -- inside
+
+    def _begin(self, session: Session) -> None:
+        if not self._waiting:
+            self._store.read_all(self._send_snapshot, self._end_snapshot)
+        self._waiting[session.number] = session
 
     def _submit(self, session: int, fields: list[Any]) -> None:
         number, name, *values = fields
@@ -154,15 +172,14 @@ class Writer:
 
     def _send_snapshot(self, rows: Sequence[Row]) -> None:
         self._send_commit()  # What is in the snapshot is for the others only.
-        remaining = iter(rows)
-        while part := list(islice(remaining, ROWS_PER_MESSAGE)):
-            self._send_waiting(encoded("rows", part))
-        if self._members:
-            self._send_waiting(self._members)
-        for session in list(self._waiting.values()):
-            session.send(encoded("follow", session.number))
-        self._following |= self._waiting
-        self._waiting = {}
+        waiting, self._waiting = self._waiting, {}
+        self._following |= waiting
+        # Encoded once for all of them, as the fastest one reads it.
+        for session, parts in zip(waiting.values(), tee(_parts(rows), len(waiting)), strict=True):
+            session.link.stream(parts)
+            if self._members:
+                session.link.send(self._members)
+            session.link.send(encoded("follow", session.number))
 
     def _end_snapshot(self, error: PenstockError | None) -> None:
         if error is not None:
@@ -171,7 +188,7 @@ class Writer:
 
     def _send_waiting(self, message: bytes) -> None:
         for session in list(self._waiting.values()):
-            session.send(message)
+            session.link.send(message)
 
     def _send_commit(self) -> None:
         if self._commit:
@@ -183,7 +200,13 @@ class Writer:
 
     def _send_all(self, message: bytes) -> None:
         for session in list(self._following.values()):
-            session.send(message)
+            session.link.send(message)
+
+
+def _parts(rows: Sequence[Row]) -> Iterator[bytes]:
+    remaining = iter(rows)
+    while part := list(islice(remaining, ROWS_PER_MESSAGE)):
+        yield encoded("rows", part)
 
 
 def _check_rows(rows: Iterable[Row]) -> None:
