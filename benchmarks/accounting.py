@@ -124,7 +124,8 @@ def _day(spark: SparkSession, arguments: argparse.Namespace) -> int:
     """Micro-batches as the Spark source would give them, of records that executors make up."""
     from penstock.accounting.tables import BASE, DERIVED
     from penstock.spark.accounting.batches import USAGE
-    from penstock.spark.accounting.stream import Accounting, Query, Source
+    from penstock.spark.accounting.records_source import Source
+    from penstock.spark.accounting.stream import Accounting, Query
 
     minutes, topics = arguments.minutes or 1_440, arguments.topics
     per_batch = max(1, 200_000 // topics)

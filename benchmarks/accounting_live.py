@@ -92,7 +92,8 @@ def _prepare(broker: BrokerProcess) -> None:
 
 
 def _reconcile(spark: SparkSession, where: Path, minutes: int) -> int:
-    from penstock.spark.accounting.stream import Accounting, Source
+    from penstock.spark.accounting.records_source import Source
+    from penstock.spark.accounting.stream import Accounting
 
     where.mkdir()
     (where / "broker.conf").write_text(CONFIG, encoding="utf-8")
@@ -164,8 +165,9 @@ def _stored(broker: BrokerProcess, topic: str) -> int:
 
 def _predict(spark: SparkSession, where: Path, minutes: int) -> int:
     from penstock.accounting.tables import GROUP_USAGE
+    from penstock.spark.accounting.records_source import Source
     from penstock.spark.accounting.store import open_store
-    from penstock.spark.accounting.stream import Accounting, Source
+    from penstock.spark.accounting.stream import Accounting
     from penstock.spark.accounting.whatif import Change, apply, whatif
 
     where.mkdir()

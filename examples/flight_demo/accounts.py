@@ -15,8 +15,9 @@ import pyarrow.dataset as ds
 
 from penstock.cli.spark_report import render
 from penstock.spark.accounting.findings import gather
+from penstock.spark.accounting.records_source import Source
 from penstock.spark.accounting.store import existing_store
-from penstock.spark.accounting.stream import Accounting, Source
+from penstock.spark.accounting.stream import Accounting
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -48,13 +48,16 @@ def rows_of(tables: Path, name: str) -> list[dict[str, Any]]:
     return found
 
 
-def wait_until_recorded(client: pulsar.Client, admin_url: str) -> None:
-    """Return when all that has happened until now was recorded by every broker."""
+def wait_until_recorded(client: pulsar.Client, admin_url: str, topic: str = USAGE_TOPIC) -> None:
+    """Return when all that has happened until now was recorded by every broker, or by a proxy."""
     now_ms = time.time() * 1_000
-    while not (partitions := ask(admin_url, "GET", f"{path_of(USAGE_TOPIC)}/partitions")["partitions"]):
+    partitions = 0
+    while topic == USAGE_TOPIC and not partitions:
+        partitions = ask(admin_url, "GET", f"{path_of(topic)}/partitions")["partitions"]
         threading.Event().wait(0.05)
-    for partition in range(partitions):
-        reader = client.create_reader(f"{USAGE_TOPIC}-partition-{partition}", pulsar.MessageId.earliest)
+    names = [f"{topic}-partition-{partition}" for partition in range(partitions)] or [topic]
+    for name in names:
+        reader = client.create_reader(name, pulsar.MessageId.earliest)
         while True:
             record: Any = fastavro.schemaless_reader(io.BytesIO(reader.read_next(50_000).data()), _SCHEMA, None)
             if record["scope"] == "broker" and record["time_ms"] > now_ms:

@@ -17,7 +17,8 @@ from penstock.cli.main import build_parser, main
 from penstock.core.system_topics import USAGE_TOPIC
 from penstock.spark import session
 from penstock.spark.accounting.batches import USAGE
-from penstock.spark.accounting.stream import Accounting, Source
+from penstock.spark.accounting.records_source import Source
+from penstock.spark.accounting.stream import Accounting
 from penstock.testing.process import BrokerProcess
 from tests.spark.accounted import RECORDING, in_process_of_its_own, rows_of, wait_until_recorded
 from tests.spark.topics import ask, path_of

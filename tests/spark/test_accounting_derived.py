@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,12 @@ from penstock.spark.accounting import derived
 from penstock.spark.accounting.batch import usage_of
 from penstock.spark.accounting.batch_state import BatchState
 from penstock.spark.accounting.batches import GOVERNANCE, Batches
-from penstock.spark.accounting.derived import compact, refresh
+from penstock.spark.accounting.derived import SparkDeriving, compact
+from penstock.spark.accounting.derived_arrow import ArrowDeriving, merged
 from penstock.spark.accounting.differing import SERIES_SCHEMA
 from penstock.spark.accounting.differing_columns import find
+from penstock.spark.accounting.refreshing import refresh
+from penstock.spark.accounting.schemas import arrow_schema
 from penstock.spark.accounting.store import open_store
 from tests.spark.accounted import NOON, QUERY, RECORDS, add, minutes_of, record, rows_of
 
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from penstock.spark.accounting.refreshing import Deriving
 
 PRICES = '[[price]]\ncounter = "published_bytes"\nper = 100\nprice = "0.5"'
 
@@ -81,7 +87,10 @@ def group_of_three(minute: int, *, limited_ms: int) -> list[dict[str, Any]]:
     return [*topics, group, record(at + 4, minute, "broker", published_bytes=10_000 * (minute + 1))]
 
 
-def test_derived_tables_follow_from_usage_and_decisions(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["spark", "arrow"])
+def test_derived_tables_follow_from_usage_and_decisions(
+    engine: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     add(tmp_path, 0, group_of_three(0, limited_ms=0))
     add(tmp_path, 1, group_of_three(1, limited_ms=5_000))
     add_decisions(
@@ -97,7 +106,10 @@ def test_derived_tables_follow_from_usage_and_decisions(spark: SparkSession, tmp
     )
     store = open_store(tmp_path, "parquet")
     day = next(iter(store.files(TOPIC_USAGE)))
-    assert refresh(spark, store, prices=of_toml(PRICES)) == [day]
+    deriving: Deriving = (
+        ArrowDeriving(store) if engine == "arrow" else SparkDeriving(request.getfixturevalue("spark"), store)
+    )
+    assert refresh(deriving, store, prices=of_toml(PRICES)) == [day]
 
     (first, second) = sorted(rows_of(tmp_path, "namespace_usage"), key=lambda row: row["minute"])
     assert (first["namespace"], first["topics"], first["published_bytes"]) == ("t/n", 3, 10_000)
@@ -115,10 +127,12 @@ def test_derived_tables_follow_from_usage_and_decisions(spark: SparkSession, tmp
     assert (cost["amount"], cost["cost"]) == (20_000, Decimal(100))
     assert sorted(row["reason"] for row in rows_of(tmp_path, "refused_records")) == ["not Avro", "unknown kind"]
 
-    assert refresh(spark, store, prices=of_toml(PRICES)) == []
+    assert refresh(deriving, store, prices=of_toml(PRICES)) == []
     with pytest.raises(ConfigurationError, match="no price of published_bytes for t/n, which used 20,000"):
-        refresh(spark, store, prices=of_toml('[[price]]\ncounter = "dispatched_bytes"\nprice = 1'), strict_prices=True)
-    assert refresh(spark, store, prices=of_toml('[[price]]\ncounter = "dispatched_bytes"\nprice = 1')) == [day]
+        refresh(
+            deriving, store, prices=of_toml('[[price]]\ncounter = "dispatched_bytes"\nprice = 1'), strict_prices=True
+        )
+    assert refresh(deriving, store, prices=of_toml('[[price]]\ncounter = "dispatched_bytes"\nprice = 1')) == [day]
     (hole,) = rows_of(tmp_path, "costs")
     assert (hole["unpriced"], hole["cost"], hole["amount"]) == (True, None, 20_000)
 
@@ -169,3 +183,20 @@ def test_all_records_at_once_have_the_same_sums(spark: SparkSession) -> None:
     assert sums == expected
     assert sum(sums.values()) == 9_007
     assert rows[0].asDict().keys() == {one.name for one in TOPIC_USAGE.columns}
+
+
+def test_rows_merged_in_process_have_the_sums_of_equal_names() -> None:
+    groups: list[list[str]] = [[], ["gold"], ["gold", "silver"], ["gold"]]
+    minute = datetime(2026, 11, 23, 12, tzinfo=UTC)
+    rows = [
+        {
+            **{one.name: "x" if one.type == "string" else 1 for one in TOPIC_USAGE.columns},
+            "minute": minute,
+            "resource_groups": names,
+            "late": False,
+        }
+        for names in groups
+    ]
+    found = merged(TOPIC_USAGE, pa.Table.from_pylist(rows, schema=arrow_schema(TOPIC_USAGE))).to_pylist()
+    sums = {tuple(row["resource_groups"]): row["published_bytes"] for row in found}
+    assert sums == {(): 1, ("gold",): 2, ("gold", "silver"): 1}

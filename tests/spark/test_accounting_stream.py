@@ -9,7 +9,8 @@ import pyarrow as pa
 from pyspark.sql import functions as f
 
 from penstock.spark.accounting.batches import USAGE
-from penstock.spark.accounting.stream import Accounting, Query, Source
+from penstock.spark.accounting.records_source import Source
+from penstock.spark.accounting.stream import Accounting, Query
 from tests.spark.accounted import RECORDS, Record, record, rows_of
 
 if TYPE_CHECKING:

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from penstock.accounting.prices import PriceList
+    from penstock.spark.accounting.in_process import ArrowAccounting
+    from penstock.spark.accounting.records_source import Source
+    from penstock.spark.accounting.stream import Accounting
+    from penstock.spark.accounting.whatif import Change
+
 _ACCOUNT: Final = """\
 Turn usage and decision records of brokers into tables. Records are read through a durable
 subscription, so none is trimmed before it was read. What was read once is not counted again,
@@ -63,6 +69,18 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     account.add_argument(
         "--strict-prices", action="store_true", help="a hole in the price list is an error, not a marked row"
+    )
+    account.add_argument(
+        "--proxies",
+        action="store_true",
+        help="read the records of proxies (pulsar/system/proxy-usage and proxy-governance), not those of brokers",
+    )
+    account.add_argument(
+        "--records",
+        action="append",
+        default=[],
+        metavar="KIND=TOPIC",
+        help="another topic of records: usage=persistent://… or governance=persistent://…",
     )
     account.add_argument("--format", choices=("parquet", "delta"), default="parquet", help="of the tables")
     how = account.add_mutually_exclusive_group()
@@ -134,6 +152,12 @@ def _subcommand(
         parser.add_argument(
             "--master", metavar="URL", help="of a Spark cluster; without it, Spark runs in this process, on two cores"
         )
+        parser.add_argument(
+            "--engine",
+            choices=("spark", "arrow"),
+            default="spark",
+            help="arrow: without Java, in seconds, for days that fit the memory (default: spark)",
+        )
     return parser
 
 
@@ -144,32 +168,59 @@ def _account(arguments: argparse.Namespace) -> int:
     if arguments.prices is not None:
         read = prices.of_csv if arguments.prices.suffix == ".csv" else prices.of_toml
         price_list = read(_text_of(arguments.prices))
+    kept: dict[str, Any] = {
+        "source": _source(arguments),
+        "tables": arguments.tables.absolute(),
+        "kind": arguments.format,
+        "records_per_batch": arguments.records_per_batch,
+    }
+    if arguments.engine == "arrow":
+        if arguments.continuous:
+            raise ConfigurationError(
+                "--engine arrow reads the records that there are, and ends; --continuous needs Spark"
+            )
+        from penstock.spark.accounting.in_process import ArrowAccounting
+
+        in_process = ArrowAccounting(**kept)
+        print("\n".join(_said(in_process.run_once())))
+        _refresh(in_process, arguments, price_list)
+        return 0
     with _session(arguments.master) as spark:
-        from penstock.spark.accounting.stream import Accounting, Source
+        from penstock.spark.accounting.stream import Accounting
 
-        accounting = Accounting(
-            spark=spark,
-            source=Source(
-                url=arguments.service_url,
-                subscription=arguments.subscription,
-                options=dict(_key_and_value(item) for item in arguments.option),
-            ),
-            tables=arguments.tables.absolute(),
-            kind=arguments.format,
-            records_per_batch=arguments.records_per_batch,
-        )
-
-        def refresh() -> None:
-            days = accounting.refresh(prices=price_list, strict_prices=arguments.strict_prices)
-            print(f"days that have changed: {', '.join(days) or 'none'}")
-
+        accounting = Accounting(spark=spark, **kept)
         if arguments.continuous:
             with contextlib.suppress(KeyboardInterrupt):
-                accounting.run(refreshed=refresh)
+                accounting.run(refreshed=lambda: _refresh(accounting, arguments, price_list))
         else:
             print("\n".join(_said(accounting.run_once())))
-            refresh()
+            _refresh(accounting, arguments, price_list)
     return 0
+
+
+def _refresh(
+    accounting: Accounting | ArrowAccounting, arguments: argparse.Namespace, price_list: PriceList | None
+) -> None:
+    days = accounting.refresh(prices=price_list, strict_prices=arguments.strict_prices)
+    print(f"days that have changed: {', '.join(days) or 'none'}")
+
+
+def _source(arguments: argparse.Namespace) -> Source:
+    _needs_spark()
+    from penstock.spark.accounting.records_source import PROXY_TOPICS, TOPICS, Source
+
+    topics = dict(PROXY_TOPICS if arguments.proxies else TOPICS)
+    for item in arguments.records:
+        kind, _, topic = item.partition("=")
+        if kind not in topics or not topic:
+            raise ConfigurationError(f"--records {item}: want {'=TOPIC or '.join(topics)}=TOPIC")
+        topics[kind] = topic
+    return Source(
+        url=arguments.service_url,
+        subscription=arguments.subscription,
+        options=dict(_key_and_value(item) for item in arguments.option),
+        topics=topics,
+    )
 
 
 def _whatif(arguments: argparse.Namespace) -> int:
@@ -177,22 +228,36 @@ def _whatif(arguments: argparse.Namespace) -> int:
         raise ConfigurationError("--apply needs --admin-url")
     if arguments.recommend is not None and not 0 < arguments.recommend <= 1:
         raise ConfigurationError(f"--recommend {arguments.recommend}: want a part above 0, at most 1")
-    with _session(arguments.master) as spark:
-        from penstock.accounting.tables import GROUP_USAGE
-        from penstock.spark.accounting.store import existing_store
-        from penstock.spark.accounting.whatif import apply, parse_changes, whatif
-
-        changes = parse_changes(arguments.quota)
-        groups = existing_store(arguments.tables.absolute()).frame(spark, GROUP_USAGE, arguments.day or None)
-        rows = whatif(groups, changes, target=arguments.recommend)
+    changes, rows = _replayed(arguments)
     unknown = changes.keys() - {row["resource_group"] for row in rows}
     if unknown:
         raise ConfigurationError(f"no usage of {', '.join(sorted(unknown))} was recorded, or it had no quota")
     print("\n".join(_table(rows)))
     if arguments.apply:
+        from penstock.spark.accounting.whatif import apply
+
         done = apply(arguments.admin_url, rows, token=arguments.token or os.environ.get("PENSTOCK_TOKEN"))
         print("\n".join(f"set {line}" for line in done) or "no quota is to be changed")
     return 0
+
+
+def _replayed(arguments: argparse.Namespace) -> tuple[Mapping[str, Change], list[dict[str, Any]]]:
+    days, where, target = arguments.day or None, arguments.tables.absolute(), arguments.recommend
+    if arguments.engine == "arrow":
+        _needs_spark()
+        from penstock.accounting.tables import GROUP_USAGE
+        from penstock.spark.accounting.store import existing_store
+        from penstock.spark.accounting.whatif import parse_changes, whatif_in_process
+
+        changes = parse_changes(arguments.quota)
+        return changes, whatif_in_process(existing_store(where).rows(GROUP_USAGE, days), changes, target=target)
+    with _session(arguments.master) as spark:
+        from penstock.accounting.tables import GROUP_USAGE
+        from penstock.spark.accounting.store import existing_store
+        from penstock.spark.accounting.whatif import parse_changes, whatif
+
+        changes = parse_changes(arguments.quota)
+        return changes, whatif(existing_store(where).frame(spark, GROUP_USAGE, days), changes, target=target)
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -267,6 +332,15 @@ def _key_and_value(item: str) -> tuple[str, str]:
     if not equals:
         raise ConfigurationError(f"--option {item}: want KEY=VALUE")
     return key, value
+
+
+def _needs_spark() -> None:
+    """Raises ConfigurationError if the extra is missing."""
+    try:
+        import pyarrow as pa  # noqa: F401 - is it there?
+        import pyspark.sql  # noqa: F401
+    except ImportError as error:
+        raise ConfigurationError(f"{error}; want: pip install 'penstock[spark]'") from error
 
 
 @contextlib.contextmanager

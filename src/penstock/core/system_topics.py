@@ -25,6 +25,10 @@ REPORTS_TOPIC: Final = "non-persistent://pulsar/system/resource-usage"
 # The same for proxies. To a broker they are clients, so for it this is an ordinary topic.
 PROXY_REPORTS_TOPIC: Final = "non-persistent://pulsar/system/proxy-resource-usage"
 
+# What proxies record, unless proxyUsageRecordsTopicName and proxyGovernanceRecordsTopicName say otherwise.
+PROXY_USAGE_TOPIC: Final = "persistent://pulsar/system/proxy-usage"
+PROXY_DECISION_TOPIC: Final = "persistent://pulsar/system/proxy-governance"
+
 # Before names are looked at closely: most are of other namespaces.
 _RECORDS_START: Final = "persistent://pulsar/system/"
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.core.setting import authentication_method, choice, names, row, switch, whole
+from penstock.core.system_topics import PROXY_DECISION_TOPIC, PROXY_USAGE_TOPIC
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -76,14 +77,14 @@ class Proxying:
     usage_topic: str = row(
         "proxyUsageRecordsTopicName",
         str,
-        "persistent://pulsar/system/proxy-usage",
+        PROXY_USAGE_TOPIC,
         "Topic of the cluster on which proxies record usage, with usageRecordsEnabled; not the brokers' own, which "
         "only penstock brokers may write.",
     )
     decision_topic: str = row(
         "proxyGovernanceRecordsTopicName",
         str,
-        "persistent://pulsar/system/proxy-governance",
+        PROXY_DECISION_TOPIC,
         "Topic of the cluster on which proxies record decisions, with governanceRecordsEnabled.",
     )
 

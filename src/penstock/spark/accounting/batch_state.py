@@ -32,11 +32,13 @@ from penstock.spark.accounting.differing import SERIES, SERIES_SCHEMA
 from penstock.spark.accounting.store import put_in_place, write_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 FILES_MAX: Final = 16
 # The note of the micro-batch before stays, in case the last one is damaged.
 NOTES_KEPT: Final = 2
+_NOTES: Final = "[0-9]*.json"
+_PLAN: Final = "plan.json"
 
 
 class BatchState:
@@ -45,12 +47,14 @@ class BatchState:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.directory.mkdir(parents=True, exist_ok=True)
-        notes = sorted(path for path in directory.glob("*.json"))
+        notes = sorted(directory.glob(_NOTES))
         document = json.loads(notes[-1].read_text(encoding="utf-8")) if notes else {}
         self.batch: int = document.get("batch", -1)
         self.query: str = document.get("query", "")
         self.counts: dict[str, int] = document.get("counts", {})
         self.files: list[str] = document.get("files", [])
+        # Until where records were read; None: the checkpoint of Spark's query knows.
+        self.offsets: dict[str, Any] | None = document.get("offsets")
         brokers = {name: Progress(*one) for name, one in document.get("brokers", {}).items()}
         self.progress = Progresses(brokers, document.get("closed_ms"))
 
@@ -63,7 +67,8 @@ class BatchState:
         if self.query and query != self.query:
             raise ConfigurationError(
                 f"{self.directory.parent.parent}: the checkpoint is not the one that the tables were written with; "
-                "its directory was removed or replaced. Begin with an empty directory"
+                "its directory was removed or replaced, or --engine was another one. Use the same engine, or begin "
+                "with an empty directory"
             )
         if batch <= self.batch:
             return False
@@ -99,17 +104,39 @@ class BatchState:
             "files": files,
             "brokers": progress.brokers,
             "closed_ms": progress.closed_ms,
+            **({} if self.offsets is None else {"offsets": self.offsets}),
         }
-        unfinished = self.directory / "_unfinished"
-        unfinished.write_text(json.dumps(document), encoding="utf-8")
-        put_in_place(unfinished, self.directory / f"{batch:012}.json")
+        self._write(document, f"{batch:012}.json")
         kept = {*files, *self.files}
         self.batch, self.progress, self.files = batch, progress, files
-        for path in sorted(self.directory.glob("*.json"))[:-NOTES_KEPT]:
+        for path in sorted(self.directory.glob(_NOTES))[:-NOTES_KEPT]:
             path.unlink()
         for path in self.directory.glob("series-*.parquet"):
             if path.name not in kept:
                 path.unlink()
+
+    def planned(self, batch: int) -> dict[str, Any] | None:
+        """Return until where a micro-batch was to read when the process was killed; None: it was not planned."""
+        try:
+            plan = json.loads((self.directory / _PLAN).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        end: dict[str, Any] | None = plan["end"] if plan["batch"] == batch else None
+        return end
+
+    def plan(self, batch: int, end: dict[str, Any]) -> None:
+        """Note until where a micro-batch reads, before it begins: repeated, it must read the same."""
+        self._write({"batch": batch, "end": end}, _PLAN)
+
+    def _write(self, document: object, name: str) -> None:
+        unfinished = self.directory / "_unfinished"
+        unfinished.write_text(json.dumps(document), encoding="utf-8")
+        put_in_place(unfinished, self.directory / name)
+
+
+def counts_of(tables: Path, kinds: Iterable[str]) -> dict[str, dict[str, int]]:
+    """Return what was counted so far, by kind of records."""
+    return {kind: BatchState(tables / "_state" / kind).counts for kind in kinds}
 
 
 def highest(series: Any) -> Any:  # noqa: ANN401 - pyarrow.Table

@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables that follow from others, day by day: usage of namespaces, episodes, noisy neighbours, quota fit, costs.
+"""Tables that follow from others, with Spark: usage of namespaces, episodes, noisy neighbours, quota fit.
 
-Why apart from the stream: they are no sums of what micro-batches add. A day is made anew when its files have changed,
-also by records that came late, so nothing has to be corrected. Each function is from table to table, and collects one
-row for each namespace and minute, episode, topic or group at most.
+Each function is from table to table; one row for each namespace and minute, episode, topic or group at most is
+collected. `derived_arrow` has the same in this process; a test compares both.
 
-Where: `penstock spark account` calls `refresh` after it has read what there is.
+Where: `refreshing` asks `SparkDeriving` for them.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
-from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -23,30 +19,24 @@ from pyspark.sql.window import Window
 
 from penstock.accounting.prices import PRICED
 from penstock.accounting.tables import (
-    BASE,
-    COSTS,
     DAY,
     DECISIONS,
-    EPISODES,
     GROUP_USAGE,
     KINDS,
     NAMESPACE_USAGE,
     NOISY_NEIGHBOURS,
     QUOTA_FIT,
-    SCHEMA_VERSION,
     TOPIC_USAGE,
 )
-from penstock.core.errors import ConfigurationError
-from penstock.spark.accounting.schemas import arrow_schema
-from penstock.spark.accounting.store import FILES_PER_DAY_MAX, put_in_place
+from penstock.spark.accounting.schemas import arrow_schema, fitted
+from penstock.spark.accounting.store import FILES_PER_DAY_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Collection
     from pathlib import Path
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from penstock.accounting.prices import PriceList
     from penstock.accounting.tables import Table
     from penstock.spark.accounting.store import Store
 
@@ -143,91 +133,31 @@ def _last(name: str) -> Column:
     return f.max(name).alias(name)
 
 
-def costs(namespaces: Any, prices: PriceList, *, strict: bool) -> list[dict[str, Any]]:  # noqa: ANN401
-    """Return rows of the table `costs` for a day of `namespace_usage`, an Arrow table.
+class SparkDeriving:
+    """Makes derived tables, and merges small files, with Spark."""
 
-    Raises:
-        ConfigurationError: there is a hole in the price list, and `strict`.
-    """
-    sums = namespaces.group_by(["tenant", "namespace"]).aggregate([(name, "sum") for name in PRICED])
-    rows = []
-    for used in sums.sort_by("namespace").to_pylist():
-        for counter in PRICED:
-            amount = used[f"{counter}_sum"]
-            if not amount:
-                continue
-            price = prices.price(counter, used["tenant"], used["namespace"])
-            if price is None and strict:
-                raise ConfigurationError(
-                    f"the price list has no price of {counter} for {used['namespace']}, which used {amount:,}"
-                )
-            rows.append(
-                {
-                    "tenant": used["tenant"],
-                    "namespace": used["namespace"],
-                    "counter": counter,
-                    "amount": amount,
-                    "price": price.price if price else None,
-                    "per": price.per if price else None,
-                    "cost": prices.cost(counter, amount, used["tenant"], used["namespace"]),
-                    "currency": prices.currency,
-                    "unpriced": price is None,
-                }
-            )
-    return rows
+    def __init__(self, spark: SparkSession, store: Store) -> None:
+        self._spark = spark
+        self._store = store
 
+    def usage(self, day: str) -> dict[Table, Any]:
+        """Return the tables of a day that follow from usage."""
+        topics = self._store.frame(self._spark, TOPIC_USAGE, [day]).drop(DAY)
+        groups = self._store.frame(self._spark, GROUP_USAGE, [day]).drop(DAY)
+        return {
+            NAMESPACE_USAGE: namespace_usage(topics).toArrow(),
+            NOISY_NEIGHBOURS: noisy_neighbours(topics, groups).toArrow(),
+            QUOTA_FIT: quota_fit(groups).toArrow(),
+        }
 
-def refresh(
-    spark: SparkSession, store: Store, *, prices: PriceList | None = None, strict_prices: bool = False
-) -> list[str]:
-    """Make derived tables anew for days that have changed, and merge small files; return these days.
+    def episodes(self, days: Collection[str], of_day: str) -> Any:  # noqa: ANN401 - pyarrow.Table
+        """Return the episodes that began on a day, from the decisions of some days."""
+        decisions = self._store.frame(self._spark, DECISIONS, days).drop(DAY)
+        return episodes(decisions.where(f.date_format("since", "yyyy-MM-dd") == of_day)).toArrow()
 
-    Raises:
-        ConfigurationError: the price list has a hole, with `strict_prices`.
-    """
-    note = store.directory / "_state" / "derived.json"
-    known = json.loads(note.read_text(encoding="utf-8")) if note.exists() else {}
-    files = {table.name: store.files(table) for table in BASE}
-    said = "" if prices is None else repr(sorted(map(repr, prices.all)))
-    days = sorted({day for of_table in files.values() for day in of_table})
-    changed = []
-    for day in days:
-        mark = _mark([path for of_table in files.values() for path in of_table.get(day, [])], said)
-        if known.get(day) == mark:
-            continue
-        changed.append(day)
-        for table in BASE:
-            compact(spark, store, table, day)
-        _derive(spark, store, day, prices, strict=strict_prices)
-        known[day] = _mark([path for table in BASE for path in store.files(table).get(day, [])], said)
-        unfinished = note.with_name("_derived")
-        unfinished.write_text(json.dumps(known), encoding="utf-8")
-        put_in_place(unfinished, note)
-    return changed
-
-
-def _derive(spark: SparkSession, store: Store, day: str, prices: PriceList | None, *, strict: bool) -> None:
-    topics = store.frame(spark, TOPIC_USAGE, [day]).drop(DAY)
-    groups = store.frame(spark, GROUP_USAGE, [day]).drop(DAY)
-    makers: Mapping[Table, Callable[[], DataFrame]] = {
-        NAMESPACE_USAGE: lambda: namespace_usage(topics),
-        NOISY_NEIGHBOURS: lambda: noisy_neighbours(topics, groups),
-        QUOTA_FIT: lambda: quota_fit(groups),
-    }
-    made = {table: fitted(table, make().toArrow()) for table, make in makers.items()}
-    if prices is not None:
-        priced = costs(made[NAMESPACE_USAGE], prices, strict=strict)
-        rows = [{**row, "version": SCHEMA_VERSION} for row in priced]
-        made[COSTS] = pa.Table.from_pylist(rows, schema=arrow_schema(COSTS))
-    for table, rows in made.items():
-        store.replace(table, day, rows)
-    # An episode belongs to the day on which it began; later records of it are of that day and the next one.
-    since = f.date_format("since", "yyyy-MM-dd")
-    for of_day in (_day_before(day), day):
-        known = [one for one in (of_day, _day_after(of_day)) if one in store.files(DECISIONS)]
-        if known:
-            found = episodes(store.frame(spark, DECISIONS, known).drop(DAY).where(since == of_day))
-            store.replace(EPISODES, of_day, fitted(EPISODES, found.toArrow()))
+    def compact(self, table: Table, day: str) -> None:
+        """Make one file of a day's many small ones."""
+        compact(self._spark, self._store, table, day)
 
 
 def compact(spark: SparkSession, store: Store, table: Table, day: str, *, files_max: int = FILES_PER_DAY_MAX) -> bool:
@@ -257,25 +187,3 @@ def _read_back(table: Table, directory: Path) -> Any:  # noqa: ANN401 - pyarrow.
     parts = rows.to_batches(batch_size=MERGED_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False)
     fitting = (batch for part in parts for batch in fitted(table, pa.Table.from_batches([part])).to_batches())
     return pa.RecordBatchReader.from_batches(arrow_schema(table), fitting)
-
-
-def fitted(table: Table, rows: Any) -> Any:  # noqa: ANN401 - pyarrow.Table
-    """Return rows with the columns of a table, in their order."""
-    if "version" not in rows.column_names:
-        rows = rows.append_column("version", pa.repeat(pa.scalar(SCHEMA_VERSION, pa.int64()), rows.num_rows))
-    schema = arrow_schema(table)
-    return pa.table([rows[one.name].cast(one.type) for one in schema], schema=schema)
-
-
-def _mark(files: list[Path], said: str) -> str:
-    """Identify what a day was made of."""
-    names = "\n".join(sorted(f"{path.parent.parent.name}/{path.name} {path.stat().st_size}" for path in files))
-    return hashlib.sha256(f"{names}\n{said}".encode()).hexdigest()
-
-
-def _day_before(day: str) -> str:
-    return str(date.fromisoformat(day) - timedelta(days=1))
-
-
-def _day_after(day: str) -> str:
-    return str(date.fromisoformat(day) + timedelta(days=1))

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from penstock.accounting.tables import (
     CLOSED_MINUTES,
@@ -25,14 +24,12 @@ from penstock.accounting.tables import (
     TOPIC_USAGE,
 )
 from penstock.governance.allocation import Strategy
-from penstock.spark.accounting.schemas import arrow_schema
 from penstock.spark.accounting.whatif import replayed
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from datetime import datetime
 
-    from penstock.accounting.tables import Table
     from penstock.spark.accounting.store import Store
 
 Row = dict[str, Any]
@@ -69,35 +66,26 @@ class Findings:
 def gather(store: Store, *, days: Collection[str] | None = None, target: float = 0.99) -> Findings:
     """Read the tables. `days`: only these; `target`: of recommended quotas."""
     found = Findings()
-    topics = _read(store, TOPIC_USAGE, days, ("minute", "tenant", "topic", *_COUNTERS, "late"))
+    topics = store.rows(TOPIC_USAGE, days, ("minute", "tenant", "topic", *_COUNTERS, "late"))
     found.days = sorted(day for day in store.files(TOPIC_USAGE) if days is None or day in days)
     if topics.num_rows:
         found.totals = {name: pc.sum(topics[name]).as_py() for name in _COUNTERS}
         found.late_rows = pc.sum(topics["late"]).as_py()
         _add_usage(found, topics)
-    closed = _read(store, CLOSED_MINUTES, None, ("until_minute",))
+    closed = store.rows(CLOSED_MINUTES, None, ("until_minute",))
     found.closed_until = pc.max(closed["until_minute"]).as_py()
-    found.refused = pc.sum(_read(store, REFUSED_RECORDS, days, ("records",))["records"]).as_py() or 0
-    episodes = _read(store, EPISODES, days).sort_by([("held_ms", "descending")])
+    found.refused = pc.sum(store.rows(REFUSED_RECORDS, days, ("records",))["records"]).as_py() or 0
+    episodes = store.rows(EPISODES, days).sort_by([("held_ms", "descending")])
     found.episodes_all = episodes.num_rows
     found.episodes = episodes.slice(0, EPISODES_SHOWN).to_pylist()
-    found.noisy = _most(_read(store, NOISY_NEIGHBOURS, days), "published_bytes")
-    found.fit = _read(store, QUOTA_FIT, days).sort_by("resource_group").slice(0, ROWS_SHOWN).to_pylist()
-    found.costs = _most(_read(store, COSTS, days), "cost")
-    _advise(found, _read(store, GROUP_USAGE, days), target)
+    found.noisy = _most(store.rows(NOISY_NEIGHBOURS, days), "published_bytes")
+    found.fit = store.rows(QUOTA_FIT, days).sort_by("resource_group").slice(0, ROWS_SHOWN).to_pylist()
+    found.costs = _most(store.rows(COSTS, days), "cost")
+    _advise(found, store.rows(GROUP_USAGE, days), target)
     return found
 
 
 _COUNTERS: Final = ("published_messages", "published_bytes", "dispatched_messages", "dispatched_bytes")
-
-
-def _read(store: Store, table: Table, days: Collection[str] | None, columns: Collection[str] | None = None) -> Any:  # noqa: ANN401
-    schema = arrow_schema(table)
-    paths = [str(path) for day, files in store.files(table).items() if days is None or day in days for path in files]
-    names = list(columns) if columns is not None else schema.names
-    if not paths:
-        return schema.empty_table().select(names)
-    return ds.dataset(paths, schema=schema, format="parquet").to_table(columns=names)
 
 
 def _most(rows: Any, column: str) -> list[Row]:  # noqa: ANN401

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from penstock.accounting.tables import DAY, TOPIC_USAGE
@@ -72,6 +73,15 @@ class Store(ABC):
             rows: a `pyarrow.RecordBatchReader`; there may be more than fit into memory.
             replaced: the files.
         """
+
+    def rows(self, table: Table, days: Collection[str] | None = None, columns: Collection[str] | None = None) -> Rows:
+        """Return a table, or some days or columns of it, as an Arrow table without `day`."""
+        schema = arrow_schema(table)
+        paths = [str(path) for day, files in self.files(table).items() if days is None or day in days for path in files]
+        names = list(columns) if columns is not None else schema.names
+        if not paths:
+            return schema.empty_table().select(names)
+        return ds.dataset(paths, schema=schema, format="parquet").to_table(columns=names)
 
     def frame(self, spark: SparkSession, table: Table, days: Collection[str] | None = None) -> DataFrame:
         """Return a table, or some days of it, for Spark."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
@@ -20,57 +21,33 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.accounting.closing import ABSENT_AFTER_MS
 from penstock.accounting.records import DecisionRecord, UsageRecord, meanings_of
-from penstock.core.errors import ConfigurationError
-from penstock.core.system_topics import DECISION_TOPIC, USAGE_TOPIC
-from penstock.spark.accounting.batch_state import BatchState, alone
+from penstock.spark.accounting.batch_state import BatchState, alone, counts_of
 from penstock.spark.accounting.batches import GOVERNANCE, USAGE, Batches
-from penstock.spark.accounting.derived import refresh
+from penstock.spark.accounting.derived import SparkDeriving
 from penstock.spark.accounting.differing import DECIDED, FIELDS, FOUND, SERIES_SCHEMA
 from penstock.spark.accounting.differing_columns import find
+from penstock.spark.accounting.late_workers import patiently
+from penstock.spark.accounting.records_source import CORRUPT, READ
+from penstock.spark.accounting.refreshing import refresh
 from penstock.spark.accounting.store import open_store
-from penstock.spark.client.cluster import Cluster
-from penstock.spark.client.errors import Refused
-from penstock.spark.options import parse_read_options
-from penstock.spark.source import PulsarDataSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from penstock.accounting.prices import PriceList
+    from penstock.spark.accounting.records_source import Source
 
 Rows = Any  # pyarrow.Table; pyarrow has no types
 
-TOPICS: Final[Mapping[str, str]] = {USAGE: USAGE_TOPIC, GOVERNANCE: DECISION_TOPIC}
 # Of a micro-batch: executors hold about 2 KiB of each, and the driver 1 KiB of what they find.
 RECORDS_PER_BATCH: Final = 200_000
 REFRESH_S: Final = 600
-_CORRUPT: Final = "_corrupt_record"
-_BESIDE: Final = (_CORRUPT, "__topic", "__publishTime")
-# Fields that are read of records.
-READ: Final = {USAGE: FIELDS, GOVERNANCE: DECIDED}
 _MEANINGS: Final = {USAGE: meanings_of(UsageRecord), GOVERNANCE: meanings_of(DecisionRecord)}
 _TYPES: Final = {"strings": "array<string>"}  # those that Spark calls otherwise
-
-
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """Where records are read from.
-
-    Attributes:
-        url: service URL of the brokers.
-        subscription: the durable subscription. Each directory of tables needs its own.
-        options: other options of the Spark source, for example a token.
-        topics: full names of the topics, by kind of records.
-    """
-
-    url: str
-    subscription: str = "accounting"
-    options: Mapping[str, str] = field(default_factory=dict)
-    topics: Mapping[str, str] = field(default_factory=lambda: TOPICS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,9 +78,12 @@ class Accounting:
             StreamingQueryException: a query failed; the next run goes on where it was.
         """
         with alone(self.tables):
-            for kind in self._present():
-                self._start(kind, {"availableNow": True}).awaitTermination()
+            for kind in self.source.present():
+                patiently(partial(self._run_once, kind))
             return self._counts()
+
+    def _run_once(self, kind: str) -> None:
+        self._start(kind, {"availableNow": True}).awaitTermination()
 
     def run(self, every: str = "1 minute", *, refreshed: Callable[[], object] = lambda: None) -> None:
         """Read records as they come, until the queries are stopped or one fails.
@@ -113,54 +93,31 @@ class Accounting:
             refreshed: called every ten minutes, perhaps to call `refresh`.
         """
         with alone(self.tables):
-            queries = [self._start(kind, {"processingTime": every}) for kind in self._present()]
-            try:
-                while not self.spark.streams.awaitAnyTermination(REFRESH_S):
-                    refreshed()
-            finally:
-                for query in queries:
-                    query.stop()
+            patiently(lambda: self._run(every, refreshed))
+
+    def _run(self, every: str, refreshed: Callable[[], object]) -> None:
+        self.spark.streams.resetTerminated()
+        queries = [self._start(kind, {"processingTime": every}) for kind in self.source.present()]
+        try:
+            while not self.spark.streams.awaitAnyTermination(REFRESH_S):
+                refreshed()
+        finally:
             for query in queries:
-                query.awaitTermination()
+                query.stop()
+        for query in queries:
+            query.awaitTermination()
 
     def refresh(self, *, prices: PriceList | None = None, strict_prices: bool = False) -> list[str]:
         """Make derived tables anew for the days that have changed; return these. Raises ConfigurationError."""
         with self._writing:
             store = open_store(self.tables, self.kind)
-            return refresh(self.spark, store, prices=prices, strict_prices=strict_prices)
-
-    def _present(self) -> list[str]:
-        """Return the kinds of records that brokers write. Raises ConfigurationError if they write no usage records."""
-        endpoint = parse_read_options({**self.source.options, **self._where(USAGE)}).endpoint
-        with Cluster(endpoint) as cluster:
-            found = cluster.partitions_of_all(self.source.topics.values())
-        absent = [kind for kind, topic in self.source.topics.items() if isinstance(found[topic], Refused)]
-        if USAGE in absent:
-            raise ConfigurationError(
-                f"{self.source.topics[USAGE]} cannot be read: {found[self.source.topics[USAGE]]}; "
-                "brokers write it with usageRecordsEnabled=true"
-            )
-        return [kind for kind in self.source.topics if kind not in absent]
-
-    def _where(self, kind: str) -> dict[str, str]:
-        return {"service.url": self.source.url, "topic": self.source.topics[kind]}
+            return refresh(SparkDeriving(self.spark, store), store, prices=prices, strict_prices=strict_prices)
 
     def _counts(self) -> dict[str, dict[str, int]]:
-        return {kind: BatchState(self.tables / "_state" / kind).counts for kind in self.source.topics}
+        return counts_of(self.tables, self.source.topics)
 
     def _start(self, kind: str, trigger: dict[str, Any]) -> StreamingQuery:
-        options = {
-            **self.source.options,
-            **self._where(kind),
-            "startingOffsets": "earliest",
-            "predefinedSubscription": self.source.subscription,
-            "maxMessagesPerTrigger": str(self.records_per_batch),
-            "alignPartitions": "true",
-            "mode": "PERMISSIVE",
-        }
-        # Brokers of an earlier version have fewer fields in their schema.
-        there = PulsarDataSource(options).schema().names
-        options["columns"] = ",".join((*(one for one in READ[kind] if one in there), *_BESIDE))
+        options = self.source.read_options(kind, self.records_per_batch)
         ours = Query(self, kind)
         # A driver that was killed while it wrote its first offsets leaves a file, at which Spark 4.3 would stop.
         self.spark.conf.set("spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart", "false")
@@ -192,7 +149,7 @@ class Query:
             with self._writing:
                 self._batches.add_usage(batch, found)
         else:
-            broken = f.col(_CORRUPT).isNotNull().alias("broken")
+            broken = f.col(CORRUPT).isNotNull().alias("broken")
             published = f.unix_millis("__publishTime").alias("published_ms")
             rows = records.select(*DECIDED, "__topic", published, broken).toArrow()
             with self._writing:
@@ -211,7 +168,7 @@ class Query:
             *FIELDS,
             "__topic",
             f.unix_millis("__publishTime").alias("published_ms"),
-            f.col(_CORRUPT).isNotNull().alias("broken"),
+            f.col(CORRUPT).isNotNull().alias("broken"),
         )
         known = before.select(
             _part(parts, f.col("broker"), f.col("scope"), f.col("name"), f.col("since_ms")), *SERIES_SCHEMA.names

@@ -137,6 +137,20 @@ def whatif(
     return sorted(result, key=lambda row: (row["resource_group"], KINDS.index(row["kind"])))
 
 
+def whatif_in_process(
+    groups: Any,  # noqa: ANN401 - pyarrow.Table
+    changes: Mapping[str, Change],
+    *,
+    target: float | None = None,
+    strategy: Strategy = Strategy.MAX_MIN,
+) -> list[dict[str, Any]]:
+    """Do the same in this process, with an Arrow table."""
+    by_group: dict[str, list[dict[str, Any]]] = {}
+    for row in groups.to_pylist():
+        by_group.setdefault(row["resource_group"], []).append(row)
+    return [row for name in sorted(by_group) for row in replayed(by_group[name], changes, target, strategy)]
+
+
 def replayed(
     rows: Sequence[Mapping[str, Any]], changes: Mapping[str, Change], target: float | None, strategy: Strategy
 ) -> list[dict[str, Any]]:
