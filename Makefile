@@ -71,6 +71,10 @@ crash: $(SETUP)  ## kill -9 under load, 200 times (CRASH_ROUNDS), while usage is
 	$(PY) tests/crash/faults.py --cases $(or $(CRASH_CASES),2000)
 	PENSTOCK_FAULT_SEEDS=$(or $(CRASH_CASES),2000) $(PY) -m pytest --quiet tests/storage/test_catalog_faults.py
 
+.PHONY: jepsen
+jepsen: $(SETUP)  ## real brokers, a proxy and clients while processes, disks, clocks and lines fail, by seed, for ten minutes (MINUTES=60 for a release; SEED=7: one)
+	$(PY) -m tests.jepsen.run --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED),--write)
+
 .PHONY: sim
 sim: $(SETUP)  ## simulations by seed: permits (SIM_CASES), the whole broker (SIM_SEEDS; SEED=123 repeats one), several (SIM_BROKERS_SEEDS), quotas (SIM_QUOTAS), advice (SIM_ADVISED_DAYS)
 	PENSTOCK_SIM_ADVISED_DAYS=$(or $(SIM_ADVISED_DAYS),100) PENSTOCK_SIM_CASES=$(or $(SIM_CASES),10000) PENSTOCK_SIM_SEEDS=$(or $(SIM_SEEDS),1000) \

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make jepsen`: brokers, a proxy and their clients as real processes, and all that can happen to them, by seed.
+
+    python -m tests.jepsen.run [--minutes 10] [--seconds 6] [--seed 7] [--keep DIR] [--write]
+
+Each seed draws the number of brokers, the faults and their moments, and what clients do. A seed repeats the same story,
+not the same microseconds: so what clients were told is kept as a file (`history`), which `checker` checks again. The
+virtual world of tests/simulation repeats exactly. Ends with status 1 at the first history that is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.jepsen import table
+from tests.jepsen.checker import LISTED_MAX, check
+from tests.jepsen.clients import Kind, Publisher, Run, Subscriber, read_compacted
+from tests.jepsen.cluster import Brokers
+from tests.jepsen.faulty_disk import CANNOT, FaultyDisk
+from tests.jepsen.history import History, read
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tests.jepsen.checker import Result
+
+KINDS: Final = (
+    Kind("plain", ("a/exclusive", "b/shared"), batch=2_000),
+    Kind("once", ("a/failover", "b/shared"), batch=2_000),
+    Kind("keyed", ("a/key_shared",), keys=True),
+    Kind("large", ("a/exclusive",), chunks=True, entries_per_s=10),
+    Kind("later", ("a/shared",), delayed=True),
+)
+# Of each subscription that can have several.
+CONSUMERS: Final = 2
+FAULTS: Final = (3, 6)
+COMPACTED: Final = "keyed"
+# How long everything may take until it is answered, received and acknowledged, when all faults are over.
+REST_S: Final = 180.0
+TOPIC_PATH: Final = "/admin/v2/persistent/public/default"
+
+
+class Story:
+    """One seed."""
+
+    def __init__(self, seed: int, scratch: Path, seconds: float) -> None:
+        self.seed = seed
+        self.path = scratch / f"{seed}.history"
+        self._scratch = scratch
+        self._seconds = seconds
+        self._chance = random.Random(seed)
+
+    async def play(self) -> None:
+        """Play it, and leave its history."""
+        history = History(self.path)
+        with FaultyDisk(self._scratch) as disk:
+            brokers = Brokers(self._scratch, disk, history, self._chance)
+            try:
+                await brokers.start()
+                await self._play(brokers, history)
+            finally:
+                await brokers.close()
+                history.close()
+
+    async def _play(self, brokers: Brokers, history: History) -> None:
+        run = Run(brokers, history, random.Random(self._chance.random()))
+        for kind in KINDS:
+            await self._must(brokers, "PUT", f"{TOPIC_PATH}/{kind.topic}")
+        await self._must(brokers, "POST", f"{TOPIC_PATH}/once/deduplicationEnabled", value=True)
+        subscribers = [
+            Subscriber(run, kind.topic, subscription, number, proxied=number == 1)
+            for kind in KINDS
+            for subscription in kind.subscriptions
+            for number in range(CONSUMERS if not subscription.endswith("exclusive") else 1)
+        ]
+        publishers = [
+            Publisher(run, kind, f"{kind.topic}-{number}", proxied=number == 1) for kind in KINDS for number in range(2)
+        ]
+        brokers.cut_lines = run.cut_lines
+        brokers.slow_readers = lambda seconds: _pause(subscribers, seconds, run.chance)
+        work = [asyncio.ensure_future(one.work()) for one in subscribers]
+        work += [asyncio.ensure_future(one.work()) for one in publishers]
+        churn = asyncio.ensure_future(self._administer(brokers, run))
+        try:
+            await self._happen(brokers)
+            run.sending = False
+            await churn
+            await _until(lambda: not any(one.pending for one in publishers), "SENDs stay unanswered", work)
+            await self._await_backlogs(brokers, history, work)
+            await self._compact(brokers)
+            history.add("compacted", COMPACTED, await read_compacted(run, COMPACTED))
+        finally:
+            run.ending = True
+            for client in list(run.clients):
+                client.close()
+            await asyncio.wait(work, timeout=30)
+            for task in work:
+                task.cancel()
+        for task in work:
+            if task.done() and not task.cancelled():
+                task.result()
+
+    async def _happen(self, brokers: Brokers) -> None:
+        """Let the faults of this seed happen, in its time."""
+        faults = self._chance.sample(brokers.faults, self._chance.randint(*FAULTS))
+        end = time.monotonic() + self._seconds
+        for fault in faults:
+            await asyncio.sleep(self._seconds / (len(faults) + 1) * self._chance.uniform(0.2, 1.0))
+            await brokers.happen(fault)
+        await asyncio.sleep(max(end - time.monotonic(), 1.0))
+
+    async def _administer(self, brokers: Brokers, run: Run) -> None:
+        """Compact one topic, and make and delete another, all the time. What fails is asked for again."""
+        number = 0
+        while run.sending:
+            await brokers.http("PUT", f"{TOPIC_PATH}/{COMPACTED}/compaction")
+            number += 1
+            await brokers.http("PUT", f"{TOPIC_PATH}/short-{number % 3}")
+            await brokers.http("DELETE", f"{TOPIC_PATH}/short-{(number + 1) % 3}?force=true")
+            await asyncio.sleep(0.3)
+
+    async def _compact(self, brokers: Brokers) -> None:
+        """Compact a topic once more, all of it."""
+        path, state = f"{TOPIC_PATH}/{COMPACTED}/compaction", "NOT_RUN"
+        deadline = time.monotonic() + REST_S
+        while state != "SUCCESS":
+            if state != "RUNNING":
+                await brokers.http("PUT", path)
+            await asyncio.sleep(0.2)
+            status, answer = await brokers.http("GET", path)
+            state = answer["status"] if status == 200 else "ERROR"
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{COMPACTED} is not compacted {REST_S:g} s after the last fault: {answer}")
+
+    async def _await_backlogs(self, brokers: Brokers, history: History, work: Sequence[asyncio.Future[None]]) -> None:
+        """Wait until nothing is left to deliver, and write down what is."""
+        left = {f"{kind.topic}/{subscription}": -1 for kind in KINDS for subscription in kind.subscriptions}
+        deadline = time.monotonic() + REST_S
+        while any(left.values()) and time.monotonic() < deadline:
+            await asyncio.sleep(0.3)
+            _raise_failed(work)
+            for kind in KINDS:
+                status, stats = await brokers.http("GET", f"{TOPIC_PATH}/{kind.topic}/stats")
+                if status == 200:
+                    for subscription in kind.subscriptions:
+                        name = subscription.partition("/")[0]
+                        left[f"{kind.topic}/{subscription}"] = stats["subscriptions"][name]["msgBacklog"]
+        for subscription, messages in left.items():
+            history.add("backlog", subscription, messages)
+
+    @staticmethod
+    async def _must(brokers: Brokers, method: str, path: str, *, value: object = None) -> None:
+        status, answer = await brokers.http(method, path, value)
+        assert status in {200, 204}, (method, path, status, answer)
+
+
+def _pause(subscribers: list[Subscriber], seconds: float, chance: random.Random) -> None:
+    for one in subscribers:
+        if chance.random() < 0.5:
+            one.paused_until = time.monotonic() + seconds
+
+
+async def _until(done: Callable[[], bool], otherwise: str, work: Sequence[asyncio.Future[None]]) -> None:
+    deadline = time.monotonic() + REST_S
+    while not done():
+        _raise_failed(work)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{otherwise} {REST_S:g} s after the last fault")
+        await asyncio.sleep(0.1)
+
+
+def _raise_failed(work: Sequence[asyncio.Future[None]]) -> None:
+    for task in work:
+        if task.done():
+            task.result()
+
+
+def main() -> int:
+    """Play seeds until the time is over; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seconds", type=float, default=6.0, help="of faults in each seed")
+    parser.add_argument("--seed", type=int, help="only this one; else from a random one on")
+    parser.add_argument("--keep", type=Path, help="a directory for the histories; else only wrong ones are kept")
+    parser.add_argument("--write", action="store_true", help=f"write the table of faults into {table.PAGE}")
+    options = parser.parse_args()
+    if CANNOT is not None:
+        print(CANNOT, file=sys.stderr)
+        return 0
+    seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
+    deadline = time.monotonic() + 60 * options.minutes
+    results: list[Result] = []
+    while not results or (options.seed is None and time.monotonic() < deadline):
+        result = play(seed + len(results), options.seconds, options.keep)
+        results.append(result)
+        if result.violations:
+            return 1
+    total = table.sums(results)
+    print(f"{len(results)} seeds: {total.messages} acknowledged messages in {total.entries} entries, "
+          f"{sum(total.faults.values())} faults, 0 violations")  # fmt: skip
+    if options.write:
+        table.write(results)
+    return 0
+
+
+def play(seed: int, seconds: float, keep: Path | None) -> Result:
+    """Play one seed and check its history; what is wrong is printed, with the file."""
+    with tempfile.TemporaryDirectory(prefix="jepsen-") as name:
+        scratch = Path(name)
+        story = Story(seed, scratch, seconds)
+        failure = ""
+        try:
+            asyncio.run(story.play())
+        except (AssertionError, TimeoutError, RuntimeError) as error:
+            failure = f"{type(error).__name__}: {error}"
+        result = check(read(story.path))
+        result.violations += [failure] if failure else []
+        if result.violations or keep is not None:
+            where = keep or Path(tempfile.gettempdir()) / f"jepsen-{seed}"
+            where.mkdir(parents=True, exist_ok=True)
+            shutil.copy(story.path, where)
+            if result.violations:
+                for log in scratch.glob("*.log"):
+                    shutil.copy(log, where)
+                print(f"{len(result.violations)} violations; the history is in {where}; --seed {seed} plays it again")
+                print(*result.violations[:LISTED_MAX], sep="\n", file=sys.stderr)
+    said = ", ".join(f"{name} {count}" for name, count in sorted(Counter(result.faults).items()))
+    print(f"seed {seed}: {result.messages} messages in {result.entries} entries, {result.again} of {result.received} "
+          f"received again; {said}", flush=True)  # fmt: skip
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main())
