@@ -190,7 +190,7 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
     budget.add(connections.memory)
     budget.add(connections.outbound)
     commands = budget.add(CommandMemory(budget.limit_bytes("commands")))
-    sessions = budget.row("sessions")
+    sessions = budget.add(Row("sessions", _sessions_bytes(settings)))
     half_bytes = budget.limit_bytes("metadata") // 2  # A proxy stores nothing else that outlasts clients.
     usage, unanswered = budget.add(Row("usage", half_bytes)), budget.add(Row("usage-unanswered", half_bytes))
     upstreams = Upstreams(options, clock, sessions)
@@ -350,6 +350,14 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         admin=admin,
     )
     return Serving(where.plain or where.tls or "", web.plain or web.tls or "-", drain, reload)
+
+
+def _sessions_bytes(settings: Settings) -> int:
+    """Return the limit for clients: unless it is set, also what a broker needs for cursors and delayed messages."""
+    rows = settings.budget.rows
+    if settings.sources["sessionsMB"] != DEFAULT:
+        return rows["sessions"]
+    return rows["sessions"] + rows["dispatch"] + rows["delayed-index"]
 
 
 async def _mirror_groups(settings: Settings, groups: ProxyGroups, requests: AdminRequests, stopping: Stopping) -> None:

@@ -131,7 +131,7 @@ async def test_a_long_wait_is_refused_when_that_memory_is_used_up() -> None:
 
     await desk.requests.start(7, wait)
     (frame,) = desk.line.frames
-    assert b"producer 'p' cannot wait" in frame
+    assert b"producer 'p' that waits takes 6,144 bytes" in frame
     assert desk.sessions.used_bytes == 0
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from penstock.core.units import MIB
 from penstock.testing.client import Type, frame
 from tests.proxy.in_process import Peer, RunningProxy, running_proxy, scripted_broker
 
@@ -65,17 +66,23 @@ class Opener:
             assert await self._broker.read() is not None
 
 
-async def charged_bytes(proxy: RunningProxy) -> int:
+async def charged_bytes(proxy: RunningProxy, what: str = "used") -> int:
     async with httpx.AsyncClient(base_url=proxy.serving.admin_url, trust_env=False, timeout=60) as http:
         text = (await http.get("/metrics")).text
-    found = re.search(r'^penstock_memory_used_bytes\{[^}]*owner="sessions"[^}]*\} (\S+)$', text, re.MULTILINE)
+    found = re.search(rf'^penstock_memory_{what}_bytes\{{[^}}]*owner="sessions"[^}}]*\}} (\S+)$', text, re.MULTILINE)
     assert found is not None, text
     return int(float(found[1]))
 
 
-async def test_a_proxy_of_128_mb_takes_2500_producers() -> None:
-    async with connected(memoryLimitMB="128") as (opener, _):
+async def test_a_proxy_of_128_mb_takes_2500_producers_and_has_room_for_15000() -> None:
+    async with connected(memoryLimitMB="128") as (opener, proxy):
         await opener.open(Type.PRODUCER, 2_500)
+        assert await charged_bytes(proxy) / 2_500 * 15_000 < await charged_bytes(proxy, "budget")
+
+
+async def test_sessions_mb_is_all_that_clients_have_if_it_is_set() -> None:
+    async with connected(memoryLimitMB="128", sessionsMB="1") as (_, proxy):
+        assert await charged_bytes(proxy, "budget") == MIB
 
 
 @pytest.mark.parametrize("kind", [Type.PRODUCER, Type.SUBSCRIBE])

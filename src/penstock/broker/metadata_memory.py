@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.errors import TooManyRequests
+from penstock.governance.budget import refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,10 +61,7 @@ class MetadataMemory:
         """Raises TooManyRequests, which names `what`, if there is no room for this many more bytes."""
         if nbytes and self.used_bytes + nbytes > self.limit_bytes:
             self.refused_total += 1
-            raise TooManyRequests(
-                f"{what} takes {nbytes:,} bytes, and stored schemas, names and properties have {self.used_bytes:,} of "
-                f"{self.limit_bytes:,} in use; delete others, or raise metadataMB"
-            )
+            raise TooManyRequests(refusal(self, what, nbytes, instead="delete others"))
 
     @contextmanager
     def charged(self, what: str, nbytes: int) -> Iterator[None]:

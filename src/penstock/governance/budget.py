@@ -73,6 +73,9 @@ ROWS: Final = (
 )  # fmt: skip
 
 
+_SHARES: Final = {row.name: row for row in ROWS}
+
+
 class BudgetRow(Protocol):
     """A row, as everybody sees it who iterates a budget."""
 
@@ -85,6 +88,16 @@ class BudgetRow(Protocol):
     @property
     def limit_bytes(self) -> int:
         """The limit; 0: none, where the table allows that."""
+
+
+def refusal(row: BudgetRow, what: str, nbytes: int, *, instead: str = "try again when others are closed") -> str:
+    """Return the sentence for a client that `row` has no room for: what it asked for, who has it, what to do."""
+    share = _SHARES.get(row.name)
+    owner, key = (row.name, None) if share is None else (share.owner, share.key)
+    return (
+        f"{what} takes {nbytes:,} bytes, and {owner} have {row.used_bytes:,} of {row.limit_bytes:,} in use; {instead}, "
+        f"or raise {key or 'memoryLimitMB'}"
+    )
 
 
 class Row:

@@ -115,7 +115,7 @@ class Account:
         if nbytes >= LARGE_BYTES:
             self._large(-nbytes)
         self.used_bytes -= nbytes
-        assert self.used_bytes >= 0, "a connection gave back more than its commands had taken"
+        assert self.used_bytes >= 0, "more was released of a connection than was charged"
         if self.used_bytes == 0:
             self._memory.busy -= 1
         self._memory.release(nbytes)

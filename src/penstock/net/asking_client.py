@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from penstock.core.errors import PenstockError, ServiceNotReady, forget_frames
 from penstock.core.units import KIB
+from penstock.governance.budget import refusal
 from penstock.net.client import TIMEOUT_S, AsyncClient
 from penstock.wire.client.frames import BUFFER_BYTES
 
@@ -100,10 +101,7 @@ class AskingClient(AsyncClient):
         wanted_bytes = max(0, len(self.connection.inbound.data) - BUFFER_BYTES)
         more = wanted_bytes - self._charged_bytes
         if more > 0 and not self._memory.try_charge(more):
-            raise ServiceNotReady(
-                f"answers of brokers would take {self._memory.used_bytes + more} of {self._memory.limit_bytes} bytes; "
-                f"try again, or raise {self._memory.name}MB"
-            )
+            raise ServiceNotReady(refusal(self._memory, "an answer of a broker", more))
         if more < 0:
             self._memory.release(-more)
         self._charged_bytes = wanted_bytes

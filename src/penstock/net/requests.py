@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.errors import PenstockError, ServiceNotReady, WireCode
 from penstock.governance import command_memory
+from penstock.governance.budget import refusal
 from penstock.governance.muting import MuteReason
 from penstock.wire import codec
 
@@ -107,10 +108,7 @@ class Requests:
         assert task is not None, "only a request can wait"
         nbytes, memory = self._tasks[task], self._sessions_memory
         if not memory.try_charge(nbytes):
-            raise ServiceNotReady(
-                f"{what} cannot wait: producers, consumers and watchers take {memory.used_bytes} of "
-                f"{memory.limit_bytes} bytes; try again, or raise sessionsMB"
-            )
+            raise ServiceNotReady(refusal(memory, f"{what} that waits", nbytes))
         self._tasks[task] = 0
         self.charge_back(nbytes)
         try:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.authentication.credentials import Credentials, CredentialsExpired
 from penstock.core.errors import AuthenticationFailed, AuthorizationFailed, ServiceNotReady, WireCode
 from penstock.core.passed_role import check_passed_role
+from penstock.governance.budget import refusal
 from penstock.proxy.upstreams import VERSION, Identity, own_refused
 from penstock.wire import codec
 from penstock.wire.client.errors import RequestRefused
@@ -209,10 +210,7 @@ class ClientIdentity:
         memory = self._services.sessions_memory
         nbytes = sum(len(each) for each in identity[:5])
         if not memory.try_charge(nbytes):
-            raise ServiceNotReady(
-                f"there is no memory for the credentials of another client: they take {memory.used_bytes} of "
-                f"{memory.limit_bytes} bytes; try again, or raise sessionsMB"
-            )
+            raise ServiceNotReady(refusal(memory, "a client with its credentials", nbytes))
         memory.release(self._charged_bytes)
         self._charged_bytes = nbytes
         self.identity = identity

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from penstock.core.errors import ServiceNotReady
 from penstock.core.units import NS_PER_S
+from penstock.governance.budget import refusal
 from penstock.governance.resource_group import NOTHING
 
 if TYPE_CHECKING:
@@ -77,14 +78,6 @@ class PublishedTopic:
         return self._of.throttling.lines(self) if self._of.throttling is not None else ()
 
 
-def no_room(memory: Row) -> ServiceNotReady:
-    """The error of one producer or consumer too many."""
-    return ServiceNotReady(
-        f"producers and consumers take {memory.used_bytes} of {memory.limit_bytes} bytes; try again, or raise "
-        "sessionsMB"
-    )
-
-
 class PublishedTopics:
     """All topics with producers."""
 
@@ -106,7 +99,7 @@ class PublishedTopics:
         if topic is None:
             nbytes = TOPIC_BYTES + 2 * len(text)
             if not self._memory.try_charge(nbytes):
-                raise no_room(self._memory)
+                raise ServiceNotReady(refusal(self._memory, f"topic {text[:100]}", nbytes))
             topic = self._topics[text] = PublishedTopic(name, text, nbytes, self)
         topic.producers[producer] = changed
         return topic

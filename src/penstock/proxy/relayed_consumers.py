@@ -12,9 +12,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.errors import ServiceNotReady
 from penstock.core.names import TopicName
+from penstock.governance.budget import refusal
 from penstock.groups.held_permits import Permits
-from penstock.proxy.published_topics import no_room
 from penstock.wire.relayed_messages import HEAD_BYTES_MAX, MessageCounter
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class RelayedConsumers:
         nbytes = CONSUMER_BYTES + 2 * len(body.topic)
         memory = self._services.sessions_memory
         if not memory.try_charge(nbytes):
-            raise no_room(memory)
+            raise ServiceNotReady(refusal(memory, f"a consumer of {body.topic[:100]}", nbytes))
         consumer = self.consumers[body.consumer_id] = RelayedConsumer(body.consumer_id, topic, nbytes)
         groups = self._services.groups
         self._limit(consumer, groups.of_topic(topic), exact=True, known=groups.is_known(topic))

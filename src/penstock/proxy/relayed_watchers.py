@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import PenstockError, ServiceNotReady, forget_frames
 from penstock.core.units import KIB, NS_PER_S
+from penstock.governance.budget import refusal
 from penstock.governance.permit_errors import (
     PermitAcquireAlreadyClosed,
     PermitAcquireCancelled,
@@ -187,10 +188,7 @@ class RelayedWatchers:
         memory = self._services.sessions_memory
         if not self._charged_bytes:
             if not memory.try_charge(_CONNECTION_BYTES):
-                raise ServiceNotReady(
-                    f"there is no memory for topic watchers: {memory.used_bytes} of {memory.limit_bytes} bytes are "
-                    f"taken; try again, or raise sessionsMB"
-                )
+                raise ServiceNotReady(refusal(memory, "watching topics", _CONNECTION_BYTES))
             self._charged_bytes = _CONNECTION_BYTES
 
     def _close_watcher(self, watcher_id: int) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.errors import TooManyRequests
 from penstock.core.units import KIB
+from penstock.governance.budget import refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,10 +45,7 @@ class SessionsFull(TooManyRequests):
     """The memory for producers, consumers and watchers is used up."""
 
     def __init__(self, who: str, *, nbytes: int, memory: Row) -> None:
-        super().__init__(
-            f"{who[:100]} takes {nbytes:,} bytes, and producers, consumers and watchers have {memory.used_bytes:,} of "
-            f"{memory.limit_bytes:,} in use; try again when others are closed, or raise sessionsMB"
-        )
+        super().__init__(refusal(memory, who[:100], nbytes))
 
 
 def texts_bytes(*texts: str) -> int:

@@ -104,7 +104,7 @@ class Acknowledging:
     def _acknowledge_batch(self, entry_id: int, words: Sequence[int]) -> bool:
         """Acknowledge messages of one batch. True if all are acknowledged now; raises TooManyRequests."""
         state = self._state
-        return state.cursor.acknowledge_batch(entry_id, words, partial(state.memory.take_for_set, entry_id))
+        return state.cursor.acknowledge_batch(entry_id, words, partial(state.memory.charge_for_set, entry_id))
 
     def _acknowledge_through(self, entry_id: int) -> int:
         """Acknowledge up to this entry, except missing entries, which no consumer has received."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import TooManyRequests
+from penstock.governance.budget import refusal
 from penstock.storage.ack_sets import ack_set_bytes
 
 if TYPE_CHECKING:
@@ -40,20 +41,20 @@ class CursorMemory:
         cursor.measure()
         growth = cursor.nbytes - self.charged_bytes
         if growth < 0:
-            self._give_back(-growth)
+            self._release(-growth)
         else:
             self._row.charge(growth)
             self.charged_bytes += growth
 
     def release(self) -> None:
         """Release the charge: the subscription is deleted, or its topic unloaded."""
-        self._give_back(self.charged_bytes)
+        self._release(self.charged_bytes)
 
-    def _give_back(self, nbytes: int) -> None:
+    def _release(self, nbytes: int) -> None:
         self._row.release(nbytes)
         self.charged_bytes -= nbytes
 
-    def take_for_set(self, entry_id: int, nbytes: int) -> None:
+    def charge_for_set(self, entry_id: int, nbytes: int) -> None:
         """Charge an ack set before it is stored.
 
         Raises:
@@ -63,16 +64,13 @@ class CursorMemory:
         if nbytes <= 0:
             return
         if nbytes > row.available_bytes - row.limit_bytes // RESERVED_FOR_WHOLE or not row.try_charge(nbytes):
-            raise TooManyRequests(
-                f"single messages of {self._ledger_id}:{entry_id} cannot be acknowledged: that takes {nbytes} "
-                f"bytes, and {row.used_bytes} of {row.limit_bytes} are used for unacknowledged messages "
-                f"and acknowledgements; acknowledge whole batches, or raise memoryLimitMB"
-            )
+            what = f"to acknowledge single messages of {self._ledger_id}:{entry_id}"
+            raise TooManyRequests(refusal(row, what, nbytes, instead="acknowledge whole batches"))
         self.charged_bytes += nbytes
 
     def check_room(self, entry_id: int, members: Sequence[int]) -> None:
         """Raises TooManyRequests if there is no memory for an ack set of these messages."""
         if members:
             before = self.charged_bytes
-            self.take_for_set(entry_id, ack_set_bytes(members))
-            self._give_back(self.charged_bytes - before)  # a reset charges it again
+            self.charge_for_set(entry_id, ack_set_bytes(members))
+            self._release(self.charged_bytes - before)  # a reset charges it again

@@ -46,7 +46,7 @@ class ListingCharge:
             raise
         self._permit, self.size_bytes = permit, size_bytes
 
-    async def take(self, size_bytes: int, owner: Owner, deadline_ns: int | None) -> None:
+    async def recharge(self, size_bytes: int, owner: Owner, deadline_ns: int | None) -> None:
         """Change the permit to `size_bytes`. Raises PermitError; then it is unchanged."""
         if self._permit is None:
             self._permit = await self._limiter.acquire(

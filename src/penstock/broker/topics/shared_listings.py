@@ -271,7 +271,7 @@ class SharedListing:
             if len(blocks) != len(listing.blocks) or any(map(_differ, blocks, listing.blocks)):
                 listing = Listing(blocks)
             as_written = self._askers > 0
-            await self._charge.take(self._owed_bytes(listing, as_written=as_written), owner, deadline_ns)
+            await self._charge.recharge(self._owed_bytes(listing, as_written=as_written), owner, deadline_ns)
             self._charged_as_written = as_written
         except BaseException:
             self._changes = {**changes, **self._changes}

@@ -56,7 +56,7 @@ class SubscriptionStore:
             )
 
     def charged(self, name: str, properties: Mapping[str, str]) -> AbstractContextManager[None]:
-        """Reserve memory for long properties while they are stored. Raises TooManyRequests if it is used up."""
+        """Charge for long properties while they are stored. Raises TooManyRequests if it is used up."""
         return self._memory.charged(_what(name), bulk_bytes(name, properties))
 
     async def delete(self, subscription: Subscription) -> None:
