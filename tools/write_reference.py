@@ -26,8 +26,10 @@ from penstock.broker.policies.policy_defaults import PolicyDefaults
 from penstock.broker.policies.policy_table import POLICIES
 from penstock.cli.main import build_parser
 from penstock.governance.budget import ROWS
+from penstock.governance.holds import HoldKind
 from penstock.settings.memory import PROCESS_BYTES
 from penstock.settings.model import GROUPS, KEYS, keys_of
+from penstock.stats.findings import SENTENCES
 from penstock.telemetry.proxy_instruments import PROXY_INSTRUMENTS
 from penstock.wire.bounds import CLASSES
 from penstock.wire.bounds_table import CLASS_OF
@@ -151,6 +153,23 @@ def budget_table() -> str:
         (
             ("penstock itself", f"{PROCESS_BYTES // 2**20} MiB, taken off first", ""),
             *((row.owner, f"{row.percent} %", f"`{row.key}`" if row.key else "") for row in ROWS),
+        ),
+    )
+
+
+def holds_table() -> str:
+    """Every kind of hold, in the order of explanations."""
+    blanks = {"of": "*OWNER*", "by": "*a setting*", "wait": "wait for its turn, or "}
+    return _table(
+        ("reason", "effect", "said of it", "what ends it"),
+        (
+            (
+                f"`{kind.value}`",
+                SENTENCES[kind].effect.value,
+                SENTENCES[kind].limit.format(**blanks),
+                SENTENCES[kind].lifted.format(**blanks),
+            )
+            for kind in HoldKind
         ),
     )
 
@@ -357,6 +376,7 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "settings": settings_table,
     "commands": commands_table,
     "budget": budget_table,
+    "holds": holds_table,
     "routes": routes_tables,
     "policies": policies_table,
     "policiesofnamespaces": partial(policy_routes_table, "NS", OF_NAMESPACES),

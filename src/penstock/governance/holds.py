@@ -78,8 +78,8 @@ class HoldKind(Enum):
     OUTBOUND = "outbound"
     NO_PERMITS = "no-permits"
     QUEUE_FULL = "queue-full"
-    LOOK_AHEAD = "look-ahead"
     KEY_BLOCKED = "key-blocked"
+    LOOK_AHEAD = "look-ahead"
     DELAYED = "delayed"
     # Lists of topics.
     TOPIC_LIST_MEMORY = "topic-list-memory"

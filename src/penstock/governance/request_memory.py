@@ -252,6 +252,11 @@ class RequestMemory(SimpleMemoryPool):
             self._returned(leak.reserved_bytes, leak.tenant)
         return leaks
 
+    def refused_by(self, owner: int) -> MuteReason:
+        """Why a reader that waits was refused: the bytes are used up, or the number of requests."""
+        reader = self._waiting.get(owner)
+        return reader.reason if reader is not None else MuteReason.REQUEST_MEMORY
+
     # -- the queue ---------------------------------------------------------------------------------------------------
 
     @property

@@ -136,6 +136,11 @@ class Connection:
         return self._reader.frames.held_bytes
 
     @property
+    def refused_by(self) -> MuteReason:
+        """What it waits for while it is muted for request memory: bytes, or requests to be answered."""
+        return self._memory.refused_by(self.id)
+
+    @property
     def room_bytes(self) -> int:
         """How many more bytes of entries may be queued; 0 when the connection is closed."""
         return self._outbound.room_bytes(self) if self.is_open else 0

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from penstock.core.errors import NotFound
 from penstock.governance.holds import Hold, HoldKind
 from penstock.governance.muting import MuteReason
-from penstock.net.topic_list_limiter import LimitType, Owner
 from penstock.proxy.session import Session
 from penstock.stats.findings import FINDINGS_MAX, explanation, pace
-from penstock.stats.limit_holds import LimitHolds, Muted
+from penstock.stats.limit_holds import LimitHolds, Muted, of_listings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,19 +25,13 @@ if TYPE_CHECKING:
     from penstock.core.names import NamespaceName, TopicName
     from penstock.net.connection import Connection
     from penstock.net.listener import Connections
+    from penstock.net.topic_list_limiter import Owner
     from penstock.proxy.relay import Relay
     from penstock.proxy.relayed_consumers import RelayedConsumer
     from penstock.proxy.relayed_sends import RelayedProducer
     from penstock.proxy.services import Services
     from penstock.stats.findings import Json
     from penstock.stats.limit_holds import Sharing
-
-# Waiting listings that are looked at.
-_LISTINGS_MAX: Final = 1_000
-_LISTINGS: Final = (
-    (LimitType.HEAP_MEMORY, "heap", "maxTopicListInFlightHeapMemSizeMB"),
-    (LimitType.DIRECT_MEMORY, "direct", "maxTopicListInFlightDirectMemSizeMB"),
-)
 
 
 class Why:
@@ -72,6 +65,7 @@ class Why:
     ) -> Json:
         holds: list[Hold] = []
         producers = consumers = clients = rows = 0
+        limiter, now_ns = self._services.listings.limiter, self._services.clock.monotonic_ns()
         async with self._one:
             for connection in self._connections.all():
                 if len(holds) > FINDINGS_MAX:
@@ -83,7 +77,7 @@ class Why:
                 if address is not None:
                     clients += 1
                     holds += self._connection(f"client {connection.peer}", connection)
-                    holds += self._listings(partial(_is_owner, connection.id))
+                    holds += of_listings(limiter, partial(_is_owner, connection.id), now_ns)
                 relay = session.relay
                 if relay is None:
                     continue
@@ -100,10 +94,9 @@ class Why:
                 if address is None and (own_producers or own_consumers):
                     holds += self._connection(f"client {connection.peer}", connection)
             if tenant is not None:
-                holds += self._listings(lambda owner: owner.tenant == tenant)
+                holds += of_listings(limiter, lambda owner: owner.tenant == tenant, now_ns)
         if not (producers or consumers or clients or holds):
             raise NotFound(f"no client of this proxy uses {of}")
-        now_ns = self._services.clock.monotonic_ns()
         return explanation(of, holds, now_ns, producers=producers, subscriptions=consumers)
 
     def _producer(self, relay: Relay, connection: Connection, producer: RelayedProducer) -> Iterator[Hold]:
@@ -139,28 +132,6 @@ class Why:
         unread = connection.out_bytes and not connection.room_bytes
         if unread and MuteReason.OUTBOUND not in {mute.reason for mute in mutes}:
             yield Hold(kind=HoldKind.OUTBOUND, what=what, numbers={"unsent_bytes": connection.out_bytes})
-
-    def _listings(self, concerns: Callable[[Owner], bool]) -> Iterator[Hold]:
-        """Topic listings that wait for memory."""
-        now_ns = self._services.clock.monotonic_ns()
-        for kind, memory, setting in _LISTINGS:
-            limiter = self._services.listings.limiter.limiter(kind)
-            seen = limiter.snapshot()
-            for one in limiter.waiting(_LISTINGS_MAX):
-                if concerns(one.owner):
-                    yield Hold(
-                        kind=HoldKind.TOPIC_LIST_MEMORY,
-                        what=f"a listing of tenant {one.owner.tenant}",
-                        of=memory,
-                        since_ns=now_ns - one.waited_ns,
-                        lifted_by=setting,
-                        numbers={
-                            "wanted_bytes": one.wants,
-                            "used_bytes": seen.acquired,
-                            setting: seen.permits_max >> 20,
-                            "queue_size": seen.queue_size,
-                        },
-                    )
 
 
 def _is_client(connection: Connection, address: str | None) -> bool:

@@ -38,7 +38,7 @@ class Sentence(NamedTuple):
 
 
 SENTENCES: Final[Mapping[HoldKind, Sentence]] = {
-    HoldKind.LOG_READ_ONLY: Sentence("the log is read-only: {of}", "the disk is repaired and the broker restarted"),
+    HoldKind.LOG_READ_ONLY: Sentence("the log is read-only: {of}", "the disk works and the broker has started again"),
     HoldKind.DISK_FULL: Sentence("the disk is full: {of}", "the disk has room again"),
     HoldKind.STORAGE: Sentence("the disk holds a write for too long", "the journal writes again; see /healthz"),
     HoldKind.REQUEST_MEMORY: Sentence("request memory is used up", "{by}, or queued.max.request.bytes is raised"),

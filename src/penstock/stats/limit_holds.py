@@ -14,6 +14,7 @@ from penstock.governance.holds import Hold, HoldKind
 from penstock.governance.muting import MuteReason
 from penstock.governance.resource_group import NOTHING
 from penstock.groups.adaptive_publish import AdaptivePublish
+from penstock.net.topic_list_limiter import LimitType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.groups.group_publish import GroupPublish
     from penstock.groups.ports import LimitedProducer, MeasuredMemory
     from penstock.net.connection import Connection
+    from penstock.net.topic_list_limiter import Owner, TopicListMemoryLimiter
 
 # The owner of the broker's own rates; topics use their names, which contain a scheme.
 _BROKER: Final = "broker"
@@ -36,6 +38,13 @@ _PUBLISH_RATE: Final = (
 _DETACH: Final = "or detach the namespace or tenant"
 _LIMITS: Final = frozenset((HoldKind.PUBLISH_RATE, HoldKind.GROUP_QUOTA, HoldKind.ADAPTIVE_RATE))
 _PUBLISH_RATE_OF_BROKER: Final = "raise brokerPublisherThrottlingMaxMessageRate and …MaxByteRate"
+
+# Waiting listings that are looked at.
+_LISTINGS_MAX: Final = 1_000
+_LISTINGS: Final = (
+    (LimitType.HEAP_MEMORY, "heap", "maxTopicListInFlightHeapMemSizeMB"),
+    (LimitType.DIRECT_MEMORY, "direct", "maxTopicListInFlightDirectMemSizeMB"),
+)
 
 
 class Line(Protocol):
@@ -126,7 +135,10 @@ class LimitHolds:
 
     def of_mute(self, what: str, mute: Mute, at: Muted) -> Hold:
         """A connection that is not read, for a limit of its producers or for a reason of its own."""
-        kind, connection = HoldKind(mute.reason.value), at.connection
+        connection = at.connection
+        # The connection waits for both alike; which of them refused it, the memory knows.
+        reason = connection.refused_by if mute.reason is MuteReason.REQUEST_MEMORY else mute.reason
+        kind = HoldKind(reason.value)
         line = next((one for one in at.lines if (one.reason, one.owner) == (mute.reason, mute.owner)), None)
         if line is not None:
             hold = self.of_line(what, line, mute.since_ns, at.pool)
@@ -225,6 +237,28 @@ class LimitHolds:
             "resident_bytes": measured.resident,
             **{f"memory_{owner.replace('-', '_')}_bytes": nbytes for owner, nbytes in measured.owners.items()},
         }
+
+
+def of_listings(limiter: TopicListMemoryLimiter, concerns: Callable[[Owner], bool], now_ns: int) -> Iterator[Hold]:
+    """Topic listings that wait for memory."""
+    for kind, memory, setting in _LISTINGS:
+        of_kind = limiter.limiter(kind)
+        seen = of_kind.snapshot()
+        for one in of_kind.waiting(_LISTINGS_MAX):
+            if concerns(one.owner):
+                yield Hold(
+                    kind=HoldKind.TOPIC_LIST_MEMORY,
+                    what=f"a listing of tenant {one.owner.tenant}",
+                    of=memory,
+                    since_ns=now_ns - one.waited_ns,
+                    lifted_by=setting,
+                    numbers={
+                        "wanted_bytes": one.wants,
+                        "used_bytes": seen.acquired,
+                        setting: seen.permits_max >> 20,
+                        "queue_size": seen.queue_size,
+                    },
+                )
 
 
 def per_s(name: str, messages: float | None, nbytes: float | None) -> dict[str, float]:

@@ -198,6 +198,7 @@ def administration(broker: Broker, *, for_peers: bool = False) -> Administration
             clients=broker.sessions,
             clock=broker.clock,
             hold_of_all=broker.hold_of_all,
+            listings=broker.listings,
             sharing=broker.sharing,
             throttling=broker.throttling,
             elsewhere=elsewhere,

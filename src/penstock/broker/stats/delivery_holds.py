@@ -37,7 +37,14 @@ def holds_of(subscription: Subscription, now_ns: int) -> Iterator[Hold]:
         yield from _of_keys(dispatcher, subscription.holds, what, now_ns)
     delayed = subscription.delayed
     if delayed:
-        yield Hold(kind=HoldKind.DELAYED, what=what, numbers={"delayed_entries": delayed})
+        yield Hold(kind=HoldKind.DELAYED, what=what, numbers={"delayed_entries": delayed, **_next_of(subscription)})
+
+
+def _next_of(subscription: Subscription) -> dict[str, float]:
+    """When the next delayed message of its topic is due."""
+    index = subscription.topic.delayed
+    next_ms = index.manager.next_delivery_ms() if index is not None else None
+    return {"next_in_s": max(0, next_ms - index.now_ms()) / 1_000} if index is not None and next_ms is not None else {}
 
 
 def _of_consumers(

@@ -23,7 +23,7 @@ from penstock.broker.stats.delivery_holds import holds_of
 from penstock.core.errors import NotFound, TopicNotFound
 from penstock.governance.holds import Hold, HoldKind
 from penstock.stats.findings import FINDINGS_MAX, explanation, merged, pace
-from penstock.stats.limit_holds import LimitHolds, Muted, balances, per_s
+from penstock.stats.limit_holds import LimitHolds, Muted, balances, of_listings, per_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from penstock.governance.muting import Mute
     from penstock.groups.adaptive_throttling import AdaptiveThrottling
     from penstock.net.listener import Connections
+    from penstock.net.topic_list_limiter import TopicListMemoryLimiter
     from penstock.stats.findings import Json
     from penstock.stats.limit_holds import Sharing
 
@@ -75,6 +76,7 @@ class Why:
         clients: Collection[Client],
         clock: Clock,
         hold_of_all: Callable[[], Hold | None],
+        listings: TopicListMemoryLimiter,
         sharing: Sharing | None = None,
         throttling: AdaptiveThrottling[PublishedTopic] | None = None,
         elsewhere: Elsewhere = NOWHERE,
@@ -91,6 +93,7 @@ class Why:
         self._clients = clients
         self._clock = clock
         self._hold_of_all = hold_of_all
+        self._listings = listings
         self._limits = LimitHolds(
             clock, lambda: groups.in_use, sharing, lambda: throttling.measured if throttling is not None else None
         )
@@ -101,7 +104,7 @@ class Why:
     async def of_tenant(self, tenant: str) -> Json:
         """Explain what slows the topics of a tenant."""
         self._resources.check_tenant(tenant)
-        found = await self._explain(f"tenant {tenant}", lambda topic: topic.tenant == tenant)
+        found = await self._explain(f"tenant {tenant}", lambda topic: topic.tenant == tenant, tenant=tenant)
         return await self._with_others(found, f"tenants/{quote(tenant, safe='')}")
 
     async def of_namespace(self, namespace: NamespaceName) -> Json:
@@ -131,7 +134,9 @@ class Why:
         answers, missing = await self._elsewhere.answers(f"/admin/v3/why/{path}")
         return merged(own, answers, missing)
 
-    async def _explain(self, of: str, concerns: Callable[[TopicName], bool], producer: str | None = None) -> Json:
+    async def _explain(
+        self, of: str, concerns: Callable[[TopicName], bool], *, tenant: str | None = None, producer: str | None = None
+    ) -> Json:
         holds: list[Hold] = []
         producers = subscriptions = rows = 0
         async with self._one:
@@ -158,6 +163,8 @@ class Why:
                 if client.connection.muted:
                     holds += self._client(client, concerns)
         now_ns = self._clock.monotonic_ns()
+        if tenant is not None:
+            holds += of_listings(self._listings, lambda owner: owner.tenant == tenant, now_ns)
         return explanation(of, holds, now_ns, producers=producers, subscriptions=subscriptions)
 
     # -- publishing

@@ -15,7 +15,7 @@ from penstock.governance.holds import Episode, HoldKind
 # A gate names its limiters itself.
 OF_GATE: Final = frozenset((HoldKind.DISPATCH_RATE, HoldKind.GROUP_QUOTA))
 # Limits that are set count from the first moment on.
-_AT_ONCE: Final = OF_GATE | {HoldKind.UNACKED}
+_AT_ONCE: Final = OF_GATE | {HoldKind.UNACKED, HoldKind.FAILOVER_DELAY, HoldKind.DISPATCH_MEMORY}
 # While these hold some keys, others go on.
 OF_KEYS: Final = frozenset((HoldKind.KEY_BLOCKED, HoldKind.LOOK_AHEAD))
 
