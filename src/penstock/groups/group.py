@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One resource group on a broker or a proxy: its limiter, and the lines of those who wait for it.
+"""The resource groups in use on a broker or a proxy: of each its limiter, and the lines of those who wait for it.
 
-Why one object per group: a limiter that lived with its topics would forgive its debt whenever they are unloaded.
-Where: a broker's `publishing.groups` and a proxy's `groups` keep those in use.
+Why one object per group: a limiter that lived with its topics would forgive its debt whenever they are unloaded. So a
+group in use stays until it is deleted, and its counters never decrease.
+Where: a broker's `publishing.groups` and a proxy's `groups` say which there are, and what their quotas are.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.governance.resource_group import GroupLimiter
+from penstock.governance.resource_group import GroupLimiter, GroupRates
 from penstock.groups.group_dispatch import GroupDispatch
 from penstock.groups.group_publish import GroupPublish
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from penstock.core.clock import Clock
-    from penstock.governance.resource_group import GroupRates
 
 
 class Group:
@@ -71,3 +71,50 @@ class Sharing(Protocol):
 
     def review(self) -> None:
         """Begin or end to divide quotas: attachments or settings may have changed."""
+
+
+class GroupsInUse:
+    """Groups that limit a topic, or did so and still exist.
+
+    Attributes:
+        sharing: divides quotas between members of a cluster; None: this one has the whole quotas.
+    """
+
+    def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop, by_usage: Callable[[], bool]) -> None:
+        """Args: by_usage: whether topics get parts of a share by what they send, or the same."""
+        self.sharing: Sharing | None = None
+        self._clock = clock
+        self._loop = loop
+        self._by_usage = by_usage
+        self._groups: dict[str, Group] = {}
+
+    @property
+    def in_use(self) -> Mapping[str, Group]:
+        """All of them, by name."""
+        return self._groups
+
+    def _use(self, name: str, stored: object, quota: GroupRates) -> Group:
+        """Return a group, which is made if it was not in use."""
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = Group(name, stored, quota, self._clock, self._loop, self._by_usage)
+            self._share(group)
+        return group
+
+    def _change(self, group: Group, stored: object, quota: GroupRates) -> None:
+        """Put another quota in force; balance and counters stay."""
+        group.stored, group.quota = stored, quota
+        self._share(group)
+
+    def _end(self, group: Group) -> None:
+        """A group is deleted: whoever waits goes on."""
+        del self._groups[group.name]
+        group.set_share(GroupRates(), self._clock.monotonic_ns())
+        if self.sharing is not None:
+            self.sharing.forget(group)
+
+    def _share(self, group: Group) -> None:
+        if self.sharing is not None:
+            self.sharing.share(group)
+        else:
+            group.set_share(group.quota, self._clock.monotonic_ns())

@@ -32,10 +32,14 @@ class GroupDispatch(Limit[Waiting]):
     """A dispatch limit, and the subscriptions that wait for it.
 
     Attributes:
+        kind: whose limit it is: "Group", or "Subscription", "Topic" or "Broker".
         consumers: of a proxy, in this group; and `permits`, which brokers may use of theirs at this moment.
     """
 
     serves_all: ClassVar[bool] = False
+    # Whether it is a rate of Pulsar's: settings may excuse subscriptions that have caught up, and count entries.
+    is_rate: ClassVar[bool] = False
+    kind: str = "Group"
 
     __slots__ = ("consumers", "permits")
 
@@ -43,6 +47,9 @@ class GroupDispatch(Limit[Waiting]):
         super().__init__(owner, limiter, clock, loop)
         self.consumers = 0
         self.permits = 0
+
+    def follow(self, now_ns: int) -> None:
+        """The time is now; a rate that is relative to another one is updated."""
 
     def left(self, now_ns: int) -> tuple[int | None, int | None]:
         """Messages and bytes allowed before the next wait, at least one; None: no limit."""

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.broker.policies.policy_defaults import PolicyDefaults
-    from penstock.broker.publishing.limiters import DispatchRate
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.core.clock import Clock
     from penstock.groups.group_dispatch import GroupDispatch
@@ -27,19 +26,19 @@ _KEEPS_UP_ENTRIES: Final = 1_000
 class DispatchGate:
     """All limiters of a subscription, and how often each has stopped it."""
 
-    __slots__ = ("_clock", "_limits", "_subscription", "groups", "held_by", "limiters", "throttled")
+    __slots__ = ("_clock", "_limits", "_subscription", "held_by", "limits", "throttled")
 
     def __init__(self, subscription: Subscription, clock: Clock, limits: Callable[[], PolicyDefaults]) -> None:
         self._clock = clock
         self._limits = limits
         self._subscription = subscription
-        self.limiters: tuple[tuple[str, DispatchRate], ...] = ()
-        self.groups: tuple[GroupDispatch, ...] = ()  # these limit every subscription, also one that has caught up
-        self.held_by: tuple[str, GroupDispatch] | None = None  # that has stopped it last
+        self.limits: tuple[GroupDispatch, ...] = ()  # in the order in which they are asked
+        self.held_by: GroupDispatch | None = None  # that has stopped it last
         # ("msg" or "bytes", "Subscription", "Topic", "Broker" or "Group") -> count
         self.throttled: dict[tuple[str, str], int] = {}
 
     def _excused(self) -> bool:
+        """Whether rates do not limit a subscription that has caught up; groups always do."""
         subscription = self._subscription
         if self._limits().dispatch_throttling_on_non_backlog_consumer_enabled:
             return False
@@ -48,53 +47,39 @@ class DispatchGate:
     def is_open(self) -> bool:
         """Whether the subscription may dispatch now. If not, it is woken when it may."""
         now_ns = self._clock.monotonic_ns()
-        for kind, limiter in self.limiters:
-            limiter.follow(now_ns)
-            spent = limiter.short_of(now_ns)
-            if spent is not None and not self._excused():
-                self._stop(kind, spent, limiter, now_ns)
+        for limit in self.limits:
+            limit.follow(now_ns)
+            spent = limit.short_of(now_ns)
+            if spent is not None and not (limit.is_rate and self._excused()):
+                self._stop(spent, limit, now_ns)
                 return False
-        for group in self.groups:
-            spent = group.short_of(now_ns)
-            if spent is not None:
-                self._stop("Group", spent, group, now_ns)
-                return False
-        for one in self._all():
-            one.forget(self._subscription)
+        for limit in self.limits:
+            limit.forget(self._subscription)
         return True
-
-    def _all(self) -> list[GroupDispatch]:
-        return [*(limiter for _, limiter in self.limiters), *self.groups]
 
     @property
     def stopped_by(self) -> HoldKind:
         """Which kind of limit has stopped the subscription last."""
-        return (
-            HoldKind.GROUP_QUOTA if self.held_by is not None and self.held_by[0] == "Group" else HoldKind.DISPATCH_RATE
-        )
+        return HoldKind.DISPATCH_RATE if self.held_by is None or self.held_by.is_rate else HoldKind.GROUP_QUOTA
 
-    def limits_by(self, limiter: GroupDispatch) -> bool:
-        """Whether a limit is still one of the subscription's."""
-        return any(limiter is one for one in self._all())
-
-    def _stop(self, kind: str, spent: str, limiter: GroupDispatch, now_ns: int) -> None:
+    def _stop(self, spent: str, limit: GroupDispatch, now_ns: int) -> None:
         subscription = self._subscription
-        self.held_by = (kind, limiter)
-        if limiter.waits(subscription):
+        self.held_by = limit
+        if limit.waits(subscription):
             return
-        limiter.wait(subscription, now_ns)
+        limit.wait(subscription, now_ns)
         if subscription.read_entry_id <= subscription.topic.last_entry_id:  # else nothing is delayed
-            self.throttled[spent, kind] = self.throttled.get((spent, kind), 0) + 1
+            self.throttled[spent, limit.kind] = self.throttled.get((spent, limit.kind), 0) + 1
 
     def stop_row(self, batch: Batch, row: int, stop: int) -> int:
-        """The end of the rows of a batch that may be dispatched: at least one row, within the limiters' balance."""
+        """The end of the rows of a batch that may be dispatched: at least one row, within the limits' balance."""
         now_ns = self._clock.monotonic_ns()
-        for limiter in self._in_force():
-            stop = _affordable(limiter.left(now_ns), batch, row, stop)
+        for limit in self._in_force():
+            stop = _affordable(limit.left(now_ns), batch, row, stop)
         return stop
 
-    def _in_force(self) -> list[GroupDispatch]:
-        return [*self.groups, *(() if self._excused() else (limiter for _, limiter in self.limiters))]
+    def _in_force(self) -> Sequence[GroupDispatch]:
+        return self.limits if not self._excused() else [limit for limit in self.limits if not limit.is_rate]
 
     def unstored_stop(self, batch: Batch, stop: int) -> int:
         """The end of the rows of a non-persistent topic that may be delivered; the others are dropped.
@@ -102,31 +87,26 @@ class DispatchGate:
         Nothing waits, because nothing is stored.
         """
         now_ns = self._clock.monotonic_ns()
-        for _, rate in self.limiters:
-            rate.follow(now_ns)
-        for limiter in self._in_force():
-            if limiter.short_of(now_ns) is not None:
+        for limit in self._in_force():
+            limit.follow(now_ns)
+            if limit.short_of(now_ns) is not None:
                 return 0
-            stop = _affordable(limiter.left(now_ns), batch, 0, stop)
+            stop = _affordable(limit.left(now_ns), batch, 0, stop)
         return stop
 
     def entries_at_most(self, entries: int) -> int:
         """Limit of entries to read from the disk: more could not be dispatched."""
         now_ns = self._clock.monotonic_ns()
-        lefts = [limiter.left(now_ns)[0] for limiter in self._all()]
+        lefts = [limit.left(now_ns)[0] for limit in self.limits]
         return min([entries, *(left for left in lefts if left is not None)])
 
     def delivered(self, entries: int, messages: int, nbytes: int) -> None:
         """Charge what was dispatched."""
         now_ns = self._clock.monotonic_ns()
-        for group in self.groups:
-            group.charge(self._subscription, messages, nbytes, now_ns, entries)
-        if not self.limiters or self._excused():
-            return
-        if self._limits().dispatch_throttling_on_batch_message_enabled:
-            messages = entries
-        for _, limiter in self.limiters:
-            limiter.charge(self._subscription, messages, nbytes, now_ns)
+        by_entry = self._limits().dispatch_throttling_on_batch_message_enabled
+        for limit in self._in_force():
+            count = entries if by_entry and limit.is_rate else messages
+            limit.charge(self._subscription, count, nbytes, now_ns, entries)
 
 
 def gate_of(subscription: Subscription) -> DispatchGate | None:

@@ -53,10 +53,15 @@ class DispatchRate(GroupDispatch):
         rate: as it is in force: a relative rate has the publish rate added.
     """
 
-    __slots__ = ("_published", "_published_ns", "_topic", "base", "rate")
+    is_rate: ClassVar[bool] = True
 
-    def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop, owner: str, topic: PublishedTopic | None) -> None:
+    __slots__ = ("_published", "_published_ns", "_topic", "base", "kind", "rate")
+
+    def __init__(
+        self, kind: str, owner: str, topic: PublishedTopic | None, clock: Clock, loop: asyncio.AbstractEventLoop
+    ) -> None:
         super().__init__(owner, ClassLimiter(), clock, loop)
+        self.kind = kind
         self.base = self.rate = Rate()
         self._topic = topic
         self._published = (0, 0)

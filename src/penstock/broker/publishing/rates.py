@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 # The owner of a mute for the broker's rate; topics use their names, which contain a scheme.
 BROKER: Final = "broker"
+_SUBSCRIPTION: Final = "Subscription"
 # Counts kept for the subscribe rate; beyond this number, those whose period has ended are removed.
 _SUBSCRIBERS_KEPT: Final = 1_000
 
@@ -64,7 +65,7 @@ class Rates:
         of = self._limits()
         before = (self._publish, self._dispatch)
         self._publish = self._publish_limiter(self._publish, BROKER, _broker_publish_rate(of))
-        self._dispatch = self._dispatch_limiter(self._dispatch, BROKER, None, _broker_dispatch_rate(of))
+        self._dispatch = self._dispatch_limiter(self._dispatch, "Broker", BROKER, None, _broker_dispatch_rate(of))
         group_deleted = self._groups.refresh()
         return group_deleted or before != (self._publish, self._dispatch)
 
@@ -76,7 +77,9 @@ class Rates:
         _count(topic, self._groups.named(topic.policies.resource_groups))
         self._set_publish_lines(topic, *(one for one in (own, shared) if one is not None))
         dispatch = topic.dispatch_limiter or _adopted(self._spent_dispatch.take(topic.text), topic.text, topic)
-        topic.dispatch_limiter = self._dispatch_limiter(dispatch, topic.text, topic, topic.policies.dispatch_rate)
+        topic.dispatch_limiter = self._dispatch_limiter(
+            dispatch, "Topic", topic.text, topic, topic.policies.dispatch_rate
+        )
         for subscription in topic.subscriptions.values():
             self.subscription_changed(topic, subscription)
 
@@ -107,17 +110,15 @@ class Rates:
         unlimited = topic.dispatch_limiter is None and self._dispatch is None and not rate.limited
         if gate is None and unlimited and not groups:
             return
-        limiters = dict(gate.limiters) if gate is not None else {}
-        old = limiters.get("Subscription")
-        old = old or _adopted(self._spent_subscriptions.take(topic.text), subscription.name, topic)
-        own = self._dispatch_limiter(old, subscription.name, topic, rate)
-        found = (("Subscription", own), ("Topic", topic.dispatch_limiter), ("Broker", self._dispatch))
         gate = gate or DispatchGate(subscription, self._clock, self._limits)
-        for group in gate.groups:
-            group.forget(subscription)
-        gate.groups = groups
-        gate.limiters = tuple((kind, limiter) for kind, limiter in found if limiter is not None)
-        subscription.gate = gate if gate.limiters or gate.groups or gate.throttled else None
+        own = _own_rate(gate) or _adopted(self._spent_subscriptions.take(topic.text), subscription.name, topic)
+        own = self._dispatch_limiter(own, _SUBSCRIPTION, subscription.name, topic, rate)
+        rates = (own, topic.dispatch_limiter, self._dispatch)
+        before, gate.limits = gate.limits, (*(one for one in rates if one is not None), *groups)
+        for limit in before:
+            if limit not in gate.limits:
+                limit.forget(subscription)
+        subscription.gate = gate if gate.limits or gate.throttled else None
         subscription.wake()
 
     def exempt(self, subscription: Subscription) -> None:
@@ -150,14 +151,12 @@ class Rates:
     def forget_subscription(self, subscription: Subscription) -> None:
         gate = gate_of(subscription)
         if gate is not None:
-            for kind, limiter in gate.limiters:
-                limiter.forget(subscription)
-                if kind == "Subscription":
-                    limiter.vacate()
-                    self._spent_subscriptions.leave(subscription.topic.text, limiter)
-            gate.limiters = ()
-            for group in gate.groups:
-                group.forget(subscription)
+            for limit in gate.limits:
+                limit.forget(subscription)
+            own, gate.limits = _own_rate(gate), ()
+            if own is not None:
+                own.vacate()
+                self._spent_subscriptions.leave(subscription.topic.text, own)
 
     def _publish_limiter(self, old: RatePublish | None, owner: str, rate: Rate) -> RatePublish | None:
         if not rate.limited:
@@ -167,13 +166,13 @@ class Rates:
         return line
 
     def _dispatch_limiter(
-        self, old: DispatchRate | None, owner: str, topic: PublishedTopic | None, rate: Rate
+        self, old: DispatchRate | None, kind: str, owner: str, topic: PublishedTopic | None, rate: Rate
     ) -> DispatchRate | None:
         if not rate.limited:
             if old is not None:
                 old.close()
             return None
-        limiter = old or DispatchRate(self._clock, self._loop, owner, topic)
+        limiter = old or DispatchRate(kind, owner, topic, self._clock, self._loop)
         limiter.set_base(rate)
         return limiter
 
@@ -261,6 +260,11 @@ def _count(topic: PublishedTopic, groups: tuple[Group, ...]) -> None:
     topic.resource_groups = groups
     for group in groups:
         group.topics += 1
+
+
+def _own_rate(gate: DispatchGate) -> DispatchRate | None:
+    """The subscription's own rate."""
+    return next((one for one in gate.limits if isinstance(one, DispatchRate) and one.kind == _SUBSCRIPTION), None)
 
 
 def _own_limiter(topic: PublishedTopic) -> RatePublish | None:

@@ -232,9 +232,9 @@ class Why:
         gate, holds = gate_of(subscription), subscription.holds
         if gate is None or gate.held_by is None or holds is None or not subscription.has_more:
             return
-        kind, limiter = gate.held_by
+        limiter = gate.held_by
         episode = holds.episode(gate.stopped_by, now_ns)
-        if episode is None or not gate.limits_by(limiter):
+        if episode is None or limiter not in gate.limits:
             return
         what = f"subscription {subscription.name} of {subscription.topic.text}"
         waiting = {"waiting_entries": subscription.waiting}
@@ -246,10 +246,10 @@ class Why:
         yield Hold(
             kind=HoldKind.DISPATCH_RATE,
             what=what,
-            of=kind.lower(),
+            of=limiter.kind.lower(),
             since_ns=episode.since_ns,
             ready_ns=limiter.limiter.delay_ns(now_ns),
-            lifted_by=_RAISE_DISPATCH[kind],
+            lifted_by=_RAISE_DISPATCH[limiter.kind],
             numbers={
                 **balances(limiter.limiter, now_ns),
                 **{
