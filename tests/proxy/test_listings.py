@@ -178,6 +178,20 @@ async def test_a_list_that_was_sent_is_not_kept_for_another_that_is_being_sent()
         assert here.held() == (0, 0)
 
 
+async def test_many_questions_of_one_tenant_do_not_delay_the_question_of_another() -> None:
+    async with world() as here:
+        here.broker.may_answer.clear()
+        greedy = [here.ask(Client(1), namespace=f"greedy/n{number}") for number in range(10 * AT_ONCE)]
+        await until(lambda: len(here.broker.asked) == AT_ONCE)
+        other = here.ask(Client(2), namespace="modest/n")
+        await asyncio.sleep(0)
+        here.broker.may_answer.set()
+        await other
+        asked = [came.body.namespace for came in here.broker.asked]
+        assert asked.index("modest/n") <= 2 * AT_ONCE
+        await asyncio.gather(*greedy)
+
+
 async def test_an_answer_that_waits_for_slow_readers_keeps_no_turn() -> None:
     async with world(direct_bytes_max=AT_ONCE * LIST_BYTES // 2) as here:
         clients = [Client(number) for number in range(2 * AT_ONCE)]

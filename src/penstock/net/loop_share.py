@@ -89,7 +89,11 @@ class _Job:
 class LoopShare:
     """All methods are called on the loop."""
 
-    def __init__(self, limiter: TopicListMemoryLimiter, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, limiter: TopicListMemoryLimiter, clock: Clock, loop: asyncio.AbstractEventLoop, *, slots: int = SLOTS
+    ) -> None:
+        """Args: slots: how many listings are gathered at a time."""
+        self._slots = slots
         self._limiter = limiter
         self._clock = clock
         self._loop = loop
@@ -118,7 +122,7 @@ class LoopShare:
     @asynccontextmanager
     async def slot(self, owner: Owner, deadline_ns: int | None) -> AsyncIterator[None]:
         """Hold one of the slots to gather. Raises PermitAcquireQueueFull, GatheringTimeout."""
-        if self._inside < SLOTS:
+        if self._inside < self._slots:
             self._inside += 1
         else:
             await self._wait_for_slot(owner, deadline_ns)

@@ -9,8 +9,8 @@ Theory of operation
             answer: it is read, held and charged once. A client that asks later is answered later, so that no answer is
             older than its question. What that answer has in common with one that is still being sent is not held
             twice, and not charged twice (`answer_pieces`, `unsent_pieces`).
-    Turns.  A few questions at a time are asked. An answer that waits for direct memory keeps no turn, or clients that
-            read slowly would keep other lists from being asked for.
+    Turns.  A few questions at a time are asked, of tenants and their connections in turn. An answer that waits for
+            direct memory keeps no turn, or clients that read slowly would keep other lists from being asked for.
     Time.   A client gives up after 30 s. The waits of the proxy and of the broker together end before.
     Errors. What the broker answers is passed on with its code: TooManyRequests stays that.
 Where: `lookups` calls `answer`, also for clients that are connected to a broker. The limiter is that of the broker,
@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penstock.core.errors import PenstockError, ServiceNotReady, forget_frames
 from penstock.core.units import NS_PER_S
 from penstock.governance.permit_errors import PermitError
+from penstock.net.loop_share import LoopShare
 from penstock.net.topic_list_limiter import INITIAL_BYTES, LimitType, Owner
 from penstock.net.unsent_pieces import UnsentPieces
 from penstock.proxy.answer_pieces import cut
@@ -140,7 +141,7 @@ class Listings:
         self._joinable: dict[_Question, _Shared] = {}  # not sent to a broker yet
         self._sending: dict[bytes, _Sending] = {}  # by the question, whoever asked it
         self._estimates: OrderedDict[bytes, int] = OrderedDict()
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._share = LoopShare(limiter, clock, loop, slots=AT_ONCE)
         self._idle: list[tuple[Identity, ListingConnection]] = []
 
     async def answer(
@@ -195,7 +196,7 @@ class Listings:
             permit = await limiter.update(permit, nbytes, deadline_ns=deadline_ns)
 
         try:
-            async with self._turns:
+            async with self._share.slot(shared.owner, deadline_ns):
                 estimate_bytes = self._estimates.get(question.command, INITIAL_BYTES)
                 permit = await limiter.acquire(
                     estimate_bytes, LimitType.HEAP_MEMORY, owner=shared.owner, deadline_ns=deadline_ns
