@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from penstock.governance.muting import MuteReason
+from penstock.governance.holds import HoldKind
 from penstock.governance.resource_group import ClassLimiter, GroupRate
 from penstock.groups.group_publish import GroupPublish
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class AdaptivePublish(GroupPublish):
     """The limit of one topic, or of all topics of a payer; their producers wait in turn."""
 
-    reason: ClassVar[MuteReason] = MuteReason.ADAPTIVE_RATE
+    hold: ClassVar[HoldKind] = HoldKind.ADAPTIVE_RATE
 
     __slots__ = ("throttle",)
 

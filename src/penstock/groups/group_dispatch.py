@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from penstock.governance.holds import HoldKind
 from penstock.governance.resource_group import Amount
 from penstock.groups.limit import Limit
 
@@ -36,6 +37,7 @@ class GroupDispatch(Limit[Waiting]):
         consumers: of a proxy, in this group; and `permits`, which brokers may use of theirs at this moment.
     """
 
+    hold: ClassVar[HoldKind] = HoldKind.GROUP_QUOTA
     serves_all: ClassVar[bool] = False
     # Whether it is a rate of Pulsar's: settings may excuse subscriptions that have caught up, and count entries.
     is_rate: ClassVar[bool] = False

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from penstock.governance.holds import HoldKind
 from penstock.governance.muting import MuteReason
 from penstock.groups.limit import Limit
 
@@ -48,8 +49,7 @@ class Waiter(Protocol):
 class GroupPublish(Limit[object]):
     """A publish limit, and the topics that wait for it."""
 
-    # Why a connection is muted that holds as many SENDs as it may.
-    reason: ClassVar[MuteReason] = MuteReason.GROUP_QUOTA
+    hold: ClassVar[HoldKind] = HoldKind.GROUP_QUOTA
     serves_all: ClassVar[bool] = True
 
     __slots__ = ("_by_usage", "_waiters", "throttled")
@@ -67,6 +67,11 @@ class GroupPublish(Limit[object]):
         self.throttled = 0  # how often a producer began to wait
         self._by_usage = by_usage
         self._waiters: dict[object, dict[Waiter, None]] = {}  # by topic, in order
+
+    @property
+    def reason(self) -> MuteReason:
+        """Why a connection is muted that holds as many SENDs as it may."""
+        return MuteReason(self.hold.value)
 
     def accepted(self, messages: int, nbytes: int, entries: int) -> None:
         """Charge an accepted run."""

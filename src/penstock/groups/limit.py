@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from penstock.core.clock import Clock
+    from penstock.governance.holds import HoldKind
     from penstock.governance.resource_group import ClassLimiter
 
 M = TypeVar("M")  # who waits
@@ -32,6 +33,8 @@ class Limit(Generic[M]):
         limiter: the balance, and what passed.
     """
 
+    # As what it holds somebody, in explanations and as the reason of a muted connection.
+    hold: ClassVar[HoldKind]
     # Whether a turn of the loop serves all who wait, each once, or only the first: what that one takes is known later.
     serves_all: ClassVar[bool]
 

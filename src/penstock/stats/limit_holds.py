@@ -129,7 +129,7 @@ class LimitHolds:
         """A limit of what is published."""
         if isinstance(line, AdaptivePublish):
             return self._throttle(what, line, since_ns, numbers)
-        if line.reason is MuteReason.PUBLISH_RATE:
+        if line.hold is HoldKind.PUBLISH_RATE:
             return self._publish_rate(what, line, since_ns, numbers)
         return self.of_group(what, "publish", line, since_ns, numbers)
 

@@ -60,7 +60,7 @@ class DispatchGate:
     @property
     def stopped_by(self) -> HoldKind:
         """Which kind of limit has stopped the subscription last."""
-        return HoldKind.DISPATCH_RATE if self.held_by is None or self.held_by.is_rate else HoldKind.GROUP_QUOTA
+        return HoldKind.DISPATCH_RATE if self.held_by is None else self.held_by.hold
 
     def _stop(self, spent: str, limit: GroupDispatch, now_ns: int) -> None:
         subscription = self._subscription

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from penstock.broker.policies.policy_values import Rate
 from penstock.core.units import NS_PER_S
-from penstock.governance.muting import MuteReason
+from penstock.governance.holds import HoldKind
 from penstock.governance.resource_group import UNLIMITED, ClassLimiter, GroupRate
 from penstock.groups.group_dispatch import GroupDispatch
 from penstock.groups.group_publish import GroupPublish
@@ -29,7 +29,7 @@ class RatePublish(GroupPublish):
         rate: as it was set.
     """
 
-    reason: ClassVar[MuteReason] = MuteReason.PUBLISH_RATE
+    hold: ClassVar[HoldKind] = HoldKind.PUBLISH_RATE
 
     __slots__ = ("rate",)
 
@@ -53,6 +53,7 @@ class DispatchRate(GroupDispatch):
         rate: as it is in force: a relative rate has the publish rate added.
     """
 
+    hold: ClassVar[HoldKind] = HoldKind.DISPATCH_RATE
     is_rate: ClassVar[bool] = True
 
     __slots__ = ("_published", "_published_ns", "_topic", "base", "kind", "rate")

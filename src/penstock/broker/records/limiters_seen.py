@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.accounting.episodes import Slowed
-from penstock.broker.publishing.limiters import RatePublish
+from penstock.governance.holds import HoldKind
 from penstock.records.limiters_seen import LimitersSeen, portions
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class BrokerLimitersSeen(LimitersSeen):
         for some in portions(self._topics()):
             for topic in some:
                 for line in topic.publish_lines:
-                    if line.throttled and isinstance(line, RatePublish) and line.owner not in seen:
+                    if line.throttled and line.hold is HoldKind.PUBLISH_RATE and line.owner not in seen:
                         seen[line.owner] = line.throttled, line.limiter.limited_ns(now_ns)
                         self._look_at_rate(look, line.owner, *seen[line.owner])
             await asyncio.sleep(0)
