@@ -87,8 +87,9 @@ sim: $(SETUP)  ## simulations by seed: permits (SIM_CASES), the whole broker (SI
 	$(PY) -m tests.simulation.quota_table --write --random $(or $(SIM_QUOTAS),500)
 
 .PHONY: spark
-spark: $(SETUP)  ## a Spark stream whose driver is killed 20 times, and at times the broker (SPARK_MESSAGES, SPARK_KILLS)
+spark: $(SETUP)  ## Spark streams into files and into a topic, whose driver, broker and executors are killed (SPARK_MESSAGES, SPARK_KILLS)
 	$(PY) tests/spark/driver_kills.py --messages $(or $(SPARK_MESSAGES),1000000) --kills $(or $(SPARK_KILLS),20)
+	$(PY) tests/spark/driver_kills.py --into topic --cluster --partitions 64 --messages $(or $(SPARK_MESSAGES),1000000) --kills $(or $(SPARK_KILLS),20)
 
 .PHONY: sparks
 sparks: $(SETUP)  ## tests/spark with another version of Spark (VERSION=4.2.1)

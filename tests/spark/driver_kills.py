@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stream from four partitions into Parquet files, whose driver is killed again and again; at times its broker is.
+"""A stream whose driver is killed again and again, and at times its broker or its executors: into files, or a topic.
 
-What must hold in the end: the files hold every message exactly once, those of a partition in their order, and the
-durable subscription has no backlog after one further run that finds nothing.
+What must hold in the end: every message is in the files, or in the topic, exactly once; in files, those of a partition
+in their order; and the durable subscription has no backlog after one further run that finds nothing.
 
     python tests/spark/driver_kills.py --messages 1000000 --kills 20
+    python tests/spark/driver_kills.py --into topic --partitions 64 --messages 1000000 --kills 20
+
+Into a topic, tasks fail in the middle by design, every start has another number of tasks, and speculation is on. With
+`--cluster`, a standalone cluster with two workers runs it, whose executors are killed, too.
 
 Why a program: it takes minutes, and an interpreter that is killed cannot be the one that checks. `make spark` runs it.
 Where the moments of the kills come from: `--seed`; it is printed, and repeats them as far as two machines agree.
@@ -33,15 +37,25 @@ import pyarrow.parquet as pq
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pyarrow as pa
+
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
-from penstock.testing.process import BrokerProcess  # noqa: E402 -- run as a program, from anywhere
+from penstock.spark.audit import audit  # noqa: E402 -- run as a program, from anywhere
+from penstock.spark.client.cluster import Cluster  # noqa: E402
+from penstock.spark.options import parse_endpoint  # noqa: E402
+from penstock.testing.process import BrokerProcess  # noqa: E402
+from tests.spark.standalone import StandaloneCluster  # noqa: E402
 from tests.spark.topics import ask, path_of  # noqa: E402
 
 TOPIC: Final = "persistent://public/default/killed"
-PARTITIONS: Final = 4
-SUBSCRIPTION: Final = "into-files"
+COPY: Final = f"{TOPIC}-copy"
+COPY_PARTITIONS: Final = 4
+FILES, INTO_TOPIC = "files", "topic"
+SUBSCRIPTION: Final = "killed-again"
+# A task in so many fails in the middle, before Spark runs it again.
+TASKS_FAILING: Final = 10
 VALUE_BYTES: Final = 1024
 # Spark gives a Python process that plans a stream ten seconds to start, which no setting changes.
 NOT_STARTED: Final = "Python worker failed to connect back"
@@ -57,32 +71,41 @@ def main() -> int:
     arguments = _arguments()
     if arguments.drive is not None:
         url, directory = arguments.drive
-        _drive(url, directory, arguments.per_batch)
+        _drive(url, directory, arguments)
         return 0
     chance = random.Random(arguments.seed)
+    executor_kills = arguments.executor_kills if arguments.cluster else 0
     print(f"seed {arguments.seed}: {arguments.messages:,} messages, {arguments.kills} kills of the driver, "
-          f"{arguments.broker_kills} of the broker")  # fmt: skip
+          f"{arguments.broker_kills} of the broker, {executor_kills} of executors")  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="penstock-kills-") as scratch:
         where = Path(scratch)
         config = where / "broker.conf"
         # Or the broker may delete the partitions before the first driver has got as far as to subscribe.
-        config.write_text("brokerDeleteInactiveTopicsEnabled=false\n", encoding="utf-8")
-        with BrokerProcess(where / "data", ["--config", str(config)]) as broker:
-            ask(broker.admin_url, "PUT", f"{path_of(TOPIC)}/partitions", PARTITIONS)
+        lines = ("brokerDeleteInactiveTopicsEnabled=false", "brokerDeduplicationEnabled=true")
+        config.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        with (
+            BrokerProcess(where / "data", ["--config", str(config)]) as broker,
+            StandaloneCluster(where) if arguments.cluster else contextlib.nullcontext() as cluster,
+        ):
+            ask(broker.admin_url, "PUT", f"{path_of(TOPIC)}/partitions", arguments.partitions)
+            ask(broker.admin_url, "PUT", f"{path_of(COPY)}/partitions", COPY_PARTITIONS)
             _publish(broker.url, arguments.messages)
-            per_batch = max(1000, arguments.messages // 50)
-            kinds = ["driver"] * arguments.kills + ["broker"] * arguments.broker_kills
+            arguments.per_batch = max(1000, arguments.messages // 50)
+            kills = Kills(broker, cluster, where, arguments, chance)
+            kinds = ["driver"] * arguments.kills + ["broker"] * arguments.broker_kills + ["executor"] * executor_kills
             chance.shuffle(kinds)
             for number, kind in enumerate(kinds, 1):
-                _killed_run(kind, number, broker, where, per_batch, chance)
+                kills.killed_run(kind, number)
             for what in ("to the end", "once more, with nothing to read"):
                 print(f"running {what}", flush=True)
-                _run_through(broker, where, per_batch)
-            problems = [*_problems_in_files(where / "out", arguments.messages), *_backlogs(broker)]
+                kills.run_through()
+            into_topic = arguments.into == INTO_TOPIC
+            found = _problems_in_copy(broker, arguments) if into_topic else _problems_in_files(where / "out", arguments)
+            problems = [*found, *_backlogs(broker, arguments.partitions)]
     for problem in problems:
         print(f"WRONG: {problem}")
     if not problems:
-        print("every message once, each partition in order, no backlog")
+        print("every message once, no backlog")
     return 1 if problems else 0
 
 
@@ -91,8 +114,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--broker-kills", type=int, default=3)
+    parser.add_argument("--executor-kills", type=int, default=5)
+    parser.add_argument("--partitions", type=int, default=4)
+    parser.add_argument("--into", choices=(FILES, INTO_TOPIC), default=FILES)
+    parser.add_argument("--cluster", action="store_true", help="a standalone cluster of two workers")
+    parser.add_argument("--master", default="", help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     parser.add_argument("--per-batch", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--tasks", type=int, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--drive", nargs=2, metavar=("URL", "DIRECTORY"), help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -100,80 +129,126 @@ def _arguments() -> argparse.Namespace:
 # -- the child: a driver ---------------------------------------------------------------------------------------------
 
 
-def _drive(url: str, directory: str, per_batch: int) -> None:
-    """Read what there is, into files, and end."""
-    from penstock.spark.session import local_session
+def _drive(url: str, directory: str, arguments: argparse.Namespace) -> None:
+    """Read what there is, into files or a topic, and end."""
+    from penstock.spark.session import SETTINGS, local_session
 
     scratch = Path(directory, "spark")
     scratch.mkdir(exist_ok=True)
     # A driver that is killed while it writes its first offsets leaves a temporary file, at which Spark 4.3 would stop.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     settings = {
+        **SETTINGS,
         "spark.local.dir": str(scratch),
+        "spark.executor.memory": "700m",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.speculation": "true",
+        "spark.task.maxFailures": "10",
         "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Djava.io.tmpdir={scratch}",
         "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
     }
-    spark = local_session("driver-kills", settings=settings)
+    # Where it runs in this process, Spark gives up at the first task that fails, unless the master says otherwise.
+    spark = local_session("driver-kills", settings=settings, master=arguments.master or "local[2,10]")
     options = {
         "service.url": url,
         "topic": TOPIC,
         "startingOffsets": "earliest",
-        "maxMessagesPerTrigger": str(per_batch),
+        "maxMessagesPerTrigger": str(arguments.per_batch),
         "predefinedSubscription": SUBSCRIPTION,
+        "minPartitions": str(arguments.tasks),
+        "provenance": "true",
     }
     read = spark.readStream.format("pulsar").options(**options).load()
-    rows = read.selectExpr("cast(substring(value, 1, 10) as string) number", "__topic topic")
-    writer = rows.writeStream.format("parquet").option("path", f"{directory}/out")
+    if arguments.into == INTO_TOPIC:
+        rows = read.selectExpr("substring(value, 1, 10) value", "substring(value, 8, 3) __key", "__provenance")
+        rows = rows.mapInArrow(_failing_at_times, rows.schema)
+        writer = rows.writeStream.format("pulsar").options(**{"service.url": url, "topic": COPY})
+    else:
+        rows = read.selectExpr("cast(substring(value, 1, 10) as string) number", "__topic topic")
+        writer = rows.writeStream.format("parquet").option("path", f"{directory}/out")
     query = writer.option("checkpointLocation", f"{directory}/state").trigger(availableNow=True).start()
     print(STARTED, flush=True)
     query.awaitTermination()
     spark.stop()
 
 
-def _start(broker: BrokerProcess, directory: Path, per_batch: int) -> subprocess.Popen[str]:
-    command = [sys.executable, __file__, "--per-batch", str(per_batch), "--drive", broker.url, str(directory)]
-    log = (directory / "driver.log").open("a")
-    with log:
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
+def _failing_at_times(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Pass rows on; some attempts of tasks fail in the middle."""
+    chance = random.SystemRandom()
+    fails_at = chance.randrange(3 * TASKS_FAILING)  # the first three batches of rows have most of a task
+    for number, batch in enumerate(batches):
+        half = batch.num_rows // 2
+        yield batch.slice(0, half)
+        if number == fails_at:
+            raise RuntimeError("a cosmic ray")
+        yield batch.slice(half)
 
 
-def _killed_run(
-    kind: str, number: int, broker: BrokerProcess, directory: Path, per_batch: int, chance: random.Random
-) -> None:
-    """Start a driver; some time later kill it, or first the broker, which then comes back."""
-    driver = _start(broker, directory, per_batch)
-    try:
-        after_s = chance.uniform(0, KILL_WITHIN_S)
-        _await_start(driver)
-        threading.Event().wait(after_s)
-        print(f"{number}: kill -9 of the {kind}, {after_s:.2f} s after its query started", flush=True)
-        if kind == "broker":
-            port, admin_port = broker.port, broker.admin_port
-            broker.kill()
-            broker.start(port=port, admin_port=admin_port)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                print(f"   the driver ended with {driver.wait(KILL_WITHIN_S)}", flush=True)
-    finally:
-        _kill(driver)
+class Kills:
+    """Starts drivers and kills what runs."""
 
+    def __init__(
+        self,
+        broker: BrokerProcess,
+        cluster: StandaloneCluster | None,
+        directory: Path,
+        arguments: argparse.Namespace,
+        chance: random.Random,
+    ) -> None:
+        self._broker = broker
+        self._cluster = cluster
+        self._directory = directory
+        self._arguments = arguments
+        self._chance = chance
 
-def _run_through(broker: BrokerProcess, directory: Path, per_batch: int) -> None:
-    """Let a driver run to its end; start it again if it was Spark that did not wait for a Python process to start."""
-    log, status, said = directory / "driver.log", 0, ""
-    for _ in range(STARTS_MAX):
-        before = log.stat().st_size if log.exists() else 0
-        driver = _start(broker, directory, per_batch)
+    def killed_run(self, kind: str, number: int) -> None:
+        """Start a driver; some time later kill it, or first the broker, which then comes back, or an executor."""
+        driver = self._start()
         try:
+            after_s = self._chance.uniform(0, KILL_WITHIN_S)
             _await_start(driver)
-            status = driver.wait(RUN_TIMEOUT_S)
+            threading.Event().wait(after_s)
+            print(f"{number}: kill -9 of the {kind}, {after_s:.2f} s after its query started", flush=True)
+            if kind == "broker":
+                port, admin_port = self._broker.port, self._broker.admin_port
+                self._broker.kill()
+                self._broker.start(port=port, admin_port=admin_port)
+            if kind == "executor" and self._cluster is not None:
+                self._cluster.kill_executor(self._chance)
+            if kind != "driver":
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    print(f"   the driver ended with {driver.wait(KILL_WITHIN_S)}", flush=True)
         finally:
             _kill(driver)
-        if not status:
-            return
-        said = log.read_bytes()[before:].decode(errors="replace")
-        if NOT_STARTED not in said:
-            break
-        print("   Spark did not wait for a Python process to start; once more", flush=True)
-    raise SystemExit(f"the driver ended with {status}:\n{said[-4000:]}")
+
+    def run_through(self) -> None:
+        """Let a driver run to its end; start it again if it was Spark that did not wait for a Python process."""
+        log, status, said = self._directory / "driver.log", 0, ""
+        for _ in range(STARTS_MAX):
+            before = log.stat().st_size if log.exists() else 0
+            driver = self._start()
+            try:
+                _await_start(driver)
+                status = driver.wait(RUN_TIMEOUT_S)
+            finally:
+                _kill(driver)
+            if not status:
+                return
+            said = log.read_bytes()[before:].decode(errors="replace")
+            if NOT_STARTED not in said:
+                break
+            print("   Spark did not wait for a Python process to start; once more", flush=True)
+        raise SystemExit(f"the driver ended with {status}:\n{said[-4000:]}")
+
+    def _start(self) -> subprocess.Popen[str]:
+        """Start a driver; each has another number of tasks."""
+        arguments = self._arguments
+        tasks = self._chance.choice([1, 2, 4, 9]) if arguments.into == INTO_TOPIC else 1
+        command = [sys.executable, __file__, "--into", arguments.into, "--per-batch", str(arguments.per_batch)]
+        command += ["--tasks", str(tasks), "--master", "" if self._cluster is None else self._cluster.url]
+        command += ["--drive", self._broker.url, str(self._directory)]
+        with (self._directory / "driver.log").open("a") as log:
+            return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
 
 
 def _await_start(driver: subprocess.Popen[str]) -> None:
@@ -218,8 +293,24 @@ def _publish(url: str, count: int) -> None:
     print(f"published in {time.monotonic() - began:.0f} s", flush=True)
 
 
-def _problems_in_files(out: Path, count: int) -> Iterator[str]:
+def _problems_in_copy(broker: BrokerProcess, arguments: argparse.Namespace) -> Iterator[str]:
+    """What is wrong with the topic that was written."""
+    with Cluster(parse_endpoint({"service.url": broker.url})) as cluster:
+        found = audit(cluster, COPY, [TOPIC])
+    print(f"{found.rows:,} rows of {found.compared:,} messages", flush=True)
+    if found.missing:
+        yield f"{sum(found.missing.values())} messages are not in the topic, the first ones: {found.named}"
+    if found.twice:
+        yield f"{sum(found.twice.values())} rows are in the topic more than once"
+    if found.unnumbered:
+        yield f"{found.unnumbered} rows do not say where they were read"
+    if found.compared != arguments.messages:
+        yield f"{found.compared} messages are in the source, and {arguments.messages} were published"
+
+
+def _problems_in_files(out: Path, arguments: argparse.Namespace) -> Iterator[str]:
     """What is wrong with the files that the sink says are its own."""
+    count = arguments.messages
     seen = bytearray(count)
     last: dict[str, int] = {}
     disorder = 0
@@ -250,8 +341,8 @@ def _files(out: Path) -> list[Path]:
     return [Path(unquote(urlparse(json.loads(line)["path"]).path)) for line in lines]
 
 
-def _backlogs(broker: BrokerProcess) -> Iterator[str]:
-    for partition in range(PARTITIONS):
+def _backlogs(broker: BrokerProcess, partitions: int) -> Iterator[str]:
+    for partition in range(partitions):
         stats = ask(broker.admin_url, "GET", f"{path_of(TOPIC)}-partition-{partition}/stats")
         backlog = stats["subscriptions"][SUBSCRIPTION]["msgBacklog"]
         if backlog:

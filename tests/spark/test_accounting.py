@@ -125,7 +125,7 @@ def test_the_guide_makes_tables_and_a_report_in_the_order_that_it_shows(
     monkeypatch.chdir(tmp_path)
     shown = [line for block in blocks(GUIDE) if block.kind == "sh" for line in block.text.splitlines()]
     install, configure, serve, *commands = shown
-    assert install == "pip install 'penstock[spark]'"
+    assert install == "pip install '.[spark]'"
     subprocess.run(configure, shell=True, check=True)
     config = build_parser().parse_args(serve.split()[1:]).config
     with config.open("a") as file:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from penstock.spark.client import short_ranges
 from penstock.spark.client.cluster import Cluster
 from penstock.spark.client.errors import DataLost
 from penstock.spark.client.message_id import EARLIEST, MessageId
@@ -80,6 +81,18 @@ def test_frames_that_arrive_while_other_consumers_are_being_opened_are_not_lost(
     ranges = [TopicRange(topic, EARLIEST, MessageId(1, ENTRIES)) for topic in TOPICS]
     with filled(seed) as broker:
         assert read_together(broker, ranges) == {topic: whole(topic) for topic in TOPICS}
+
+
+@pytest.mark.parametrize("held_bytes_max", [1, 5_000, 64 << 20])
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_come_range_by_range_whatever_arrives_first(
+    seed: int, held_bytes_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(short_ranges, "HELD_BYTES_MAX", held_bytes_max)
+    ranges = [TopicRange(topic, EARLIEST, MessageId(1, ENTRIES)) for topic in reversed(TOPICS)]
+    with filled(seed) as broker, opened(broker) as cluster:
+        found = list(read_many(cluster, ranges, STRICT, lambda _, found: values(found)))
+    assert found == [value for topic in reversed(TOPICS) for value in whole(topic)]
 
 
 @pytest.mark.parametrize("seed", range(8))

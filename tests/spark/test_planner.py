@@ -271,3 +271,13 @@ def test_a_pattern_leaves_out_what_pulsar_keeps_for_itself_and_a_name_does_not(
     local = topic.rpartition("/")[2]
     assert planner_of(topicsPattern=f"public/default/{local}.*").partitions() == [topic]
     assert planner_of(topic=kept).partitions() == [kept]
+
+
+def test_small_topics_that_are_read_from_their_beginning_are_counted_where_brokers_have_counted_nothing_yet(
+    broker: BrokerProcess, official: Official, partitioned: str, planner_of: Callable[..., Planner]
+) -> None:
+    planning = planner_of(topic=partitioned)
+    topics = planning.partitions()
+    for one in topics:
+        publish(official(broker.url), one, 10, batching_enabled=False)
+    assert planning.waiting(dict.fromkeys(topics, EARLIEST), planning.ends(topics)) == dict.fromkeys(topics, 200)
