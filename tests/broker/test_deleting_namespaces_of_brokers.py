@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A namespace is deleted with its topics while clients of other brokers go on creating some."""
+"""Deletions at several brokers, while clients of others go on creating topics, and while some do not answer."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -11,7 +12,15 @@ import pytest
 
 from penstock.broker.composition.administration import administration
 from penstock.core.broker_states import BrokerState
-from penstock.core.errors import NamespaceNotFound, PenstockError, ServiceNotReady
+from penstock.core.errors import (
+    AlreadyExists,
+    NamespaceNotFound,
+    NotFound,
+    PenstockError,
+    PreconditionFailed,
+    ServiceNotReady,
+    TopicNotFound,
+)
 from penstock.core.names import NamespaceName, TopicName
 from penstock.storage.shared_view import DELETIONS
 from tests.broker.cluster import several
@@ -83,22 +92,75 @@ async def test_a_namespace_is_deleted_while_clients_of_another_broker_create_top
             assert not list(one.broker.partitioned.of_namespace(str(GONE), "persistent"))
 
 
-async def test_a_namespace_that_could_not_be_deleted_is_used_as_before(tmp_path: Path) -> None:
+async def refuse(_broker: int, _method: str, _target: str, _value: object = None) -> None:
+    raise ServiceNotReady("broker 1 does not answer")
+
+
+async def test_a_namespace_that_could_not_be_deleted_at_one_broker_is_deleted_when_that_answers(tmp_path: Path) -> None:
     async with several(tmp_path, 2) as (here, there):
         await prepared([here, there])
         ask = here.broker.elsewhere.ask
-
-        async def refuse(_broker: int, _method: str, _target: str, _value: object = None) -> None:
-            raise ServiceNotReady("broker 1 does not answer")
-
         here.broker.elsewhere.ask = refuse  # type: ignore[method-assign, assignment]
-        with pytest.raises(ServiceNotReady):
+        with pytest.raises(ServiceNotReady, match="the rest of public/gone is deleted when all brokers answer"):
             await administration(here.broker).namespaces.delete_with_topics(GONE)
         for number, harness in ((7, here), (8, there)):
-            await create(harness, topic(number))
+            with pytest.raises(NamespaceNotFound):
+                await create(harness, topic(number))
+        await asyncio.sleep(60)
+        assert str(GONE) in there.broker.catalog.namespaces()
         here.broker.elsewhere.ask = ask  # type: ignore[method-assign]
-        await administration(here.broker).namespaces.delete_with_topics(GONE)
         await until(lambda: str(GONE) not in there.broker.catalog.namespaces())
+        assert not there.broker.catalog.documents(DELETIONS)
+        assert not there.broker.topics.names.of("persistent", str(GONE))
+
+
+@pytest.mark.parametrize("answers", ["again", "after a restart of all"])
+async def test_a_partitioned_topic_that_could_not_be_deleted_at_one_broker_is_deleted_when_that_answers(
+    tmp_path: Path, answers: str
+) -> None:
+    name = TopicName.parse("persistent://public/default/parts")
+    async with several(tmp_path, 2) as (here, there):
+        admins = [administration(one.broker) for one in (here, there)]
+        await admins[0].topics.create_partitioned(name, 4)
+        await until(lambda: there.broker.topics.exists(name.of_partition(3)))
+        ask = here.broker.elsewhere.ask
+        here.broker.elsewhere.ask = refuse  # type: ignore[method-assign, assignment]
+        with pytest.raises(ServiceNotReady, match=r"the rest of .*/parts is deleted when all brokers answer"):
+            await admins[0].topics.delete_partitioned(name, force=True)
+        await until(lambda: there.broker.catalog.documents(DELETIONS))
+        for admin in admins:
+            with pytest.raises(NotFound):
+                await admin.topics.update_partitioned(name, 8)
+            with pytest.raises(AlreadyExists):
+                await admin.topics.create_partitioned(name, 4)
+        for harness in (here, there):
+            with pytest.raises(TopicNotFound):
+                await create(harness, name.of_partition(0))
+        if answers == "again":
+            here.broker.elsewhere.ask = ask  # type: ignore[method-assign]
+            await until(lambda: not there.broker.catalog.documents(DELETIONS))
+            await admins[1].topics.create_partitioned(name, 2)
+    if answers != "again":
+        async with several(tmp_path, 2) as (here, there):
+            await until(lambda: not there.broker.catalog.documents(DELETIONS))
+            assert not there.broker.topics.names.of("persistent", "public/default")
+
+
+async def test_a_partitioned_topic_in_use_at_another_broker_is_used_as_before(tmp_path: Path) -> None:
+    name = TopicName.parse("persistent://public/default/parts")
+    async with several(tmp_path, 2) as (here, there):
+        admin = administration(here.broker)
+        await admin.topics.create_partitioned(name, 4)
+
+        async def refuse(_broker: int, _method: str, _target: str, _value: object = None) -> None:
+            raise PreconditionFailed("Topic has 1 clients connected")
+
+        here.broker.elsewhere.ask = refuse  # type: ignore[method-assign, assignment]
+        with pytest.raises(PreconditionFailed):
+            await admin.topics.delete_partitioned(name, force=True)
+        assert not here.broker.catalog.documents(DELETIONS)
+        await admin.topics.update_partitioned(name, 4)
+        await until(lambda: not there.broker.catalog.documents(DELETIONS))
 
 
 async def test_a_namespace_is_created_again_right_after_its_deletion(tmp_path: Path) -> None:
@@ -109,7 +171,7 @@ async def test_a_namespace_is_created_again_right_after_its_deletion(tmp_path: P
             await until(lambda: all(str(GONE) not in one.broker.catalog.namespaces() for one in harnesses))
 
 
-async def test_a_namespace_is_usable_again_when_the_broker_that_was_deleting_it_has_been_started_again(
+async def test_a_deletion_of_a_broker_that_is_left_out_is_finished_by_another(
     tmp_path: Path,
 ) -> None:
     async with several(tmp_path, 3) as harnesses:
@@ -120,11 +182,11 @@ async def test_a_namespace_is_usable_again_when_the_broker_that_was_deleting_it_
         with pytest.raises(NamespaceNotFound):
             await create(harnesses[1], topic(7))
     async with several(tmp_path, 2) as harnesses:  # Broker 2 is left out.
-        await until(lambda: not harnesses[1].broker.catalog.documents(DELETIONS))
-        await create(harnesses[1], topic(7))
+        await until(lambda: str(GONE) not in harnesses[1].broker.catalog.namespaces())
+        assert not harnesses[1].broker.catalog.documents(DELETIONS)
 
 
-async def test_a_deletion_of_a_broker_that_is_dead_is_taken_over_and_one_of_a_broker_that_serves_is_not(
+async def test_a_deletion_of_a_suspect_broker_is_taken_over_and_one_of_a_broker_that_serves_is_not(
     tmp_path: Path,
 ) -> None:
     async with several(tmp_path, 2) as (here, there):
@@ -136,7 +198,7 @@ async def test_a_deletion_of_a_broker_that_is_dead_is_taken_over_and_one_of_a_br
             await administration(here.broker).namespaces.delete_with_topics(GONE)
         membership = cast("SharedMembership", here.broker.membership)
         members = membership.members
-        membership.update({**members, 1: replace(members[1], state=BrokerState.ENDED)})
+        membership.update({**members, 1: replace(members[1], state=BrokerState.SUSPECT)})
         await administration(here.broker).namespaces.delete_with_topics(GONE)
         await until(lambda: str(GONE) not in there.broker.catalog.namespaces())
         assert not here.broker.catalog.documents(DELETIONS)

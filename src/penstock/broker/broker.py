@@ -48,7 +48,8 @@ from penstock.broker.subscriptions.tail import TailCache
 from penstock.broker.topics.compaction import Compactor
 from penstock.broker.topics.concurrency_limit import ConcurrencyLimit
 from penstock.broker.topics.delayed_indexes import DelayedIndexes
-from penstock.broker.topics.deletions import NamespaceDeletions
+from penstock.broker.topics.deleting import Deleting
+from penstock.broker.topics.deletions import Deletions
 from penstock.broker.topics.detaching import disconnect_producers
 from penstock.broker.topics.directory import TopicDirectory
 from penstock.broker.topics.inactive import InactiveTopics
@@ -222,7 +223,7 @@ class Broker:
         )
         if self.non_persistent is not None:
             self.non_persistent.forget_last_run()
-        self.deletions.forget_last_run()
+        self.deleting.start()
         drop_unknown_ledgers(catalog, entry_log)
         name_missing(catalog, entry_log)
         self._healing = self._heals_by(start_again) if start_again is not None else None
@@ -233,7 +234,7 @@ class Broker:
     def _make_namespaces(self) -> None:
         catalog = self.catalog
         clock, loop, limits = self.clock, self.loop, self.limits_in_force
-        self.deletions = NamespaceDeletions(catalog, self.changes, self.membership)
+        self.deletions = Deletions(catalog, self.changes, self.membership)
         self.resources = NamespaceResources(catalog, lambda: limits.now.namespace_bundles)
         self.partitioned = PartitionedTopics(catalog, self.resources)
         several = len(self.membership.members) > 1
@@ -432,8 +433,20 @@ class Broker:
             life=self.topic_life,
             placement=self.placement,
             elsewhere=self.elsewhere,
+            deletions=self.deletions,
             policies_of=self.policies.of_namespace,
             partitions_max=lambda: limits.now.partitions_max,
+        )
+        self.deleting = Deleting(
+            catalog=catalog,
+            changes=self.changes,
+            topics=self.topics,
+            resources=self.resources,
+            partitions=self.partitions,
+            life=self.topic_life,
+            deletions=self.deletions,
+            membership=self.membership,
+            refresh_namespace=self.policies.refresh_namespace,
         )
 
     def _make_housekeeping(self) -> None:
@@ -661,6 +674,7 @@ class Broker:
         self.reads.try_unreadable(now_ns)
         self.message_rates.tick(now_ns)
         self.inactive.tick(now_ns)
+        self.deleting.tick(now_ns)
         self.delayed_indexes.tick(now_ns)
         self.periodic_checks.tick(now_ns)
         self.recorder.tick(now_ns)
@@ -676,6 +690,7 @@ class Broker:
         self.stopping = True
         self.listings.close()
         self._tick_timer.cancel()
+        self.deleting.stop()
         self.renewals.renew(self.clock.monotonic_ns())  # The last time: it drains from now on.
         if self.throttling is not None:
             self.throttling.stop()

@@ -55,10 +55,13 @@ class Put(NamedTuple):
         if check is not None and (found is None or self.value is None):  # It is created or deleted.
             check(tables, self.name, self.value is not None)
         if self.kind == PARTITIONED:
+            _check_free(
+                self.name, self.value is not None and tables.text(DELETIONS, self.name) is not None, "is deleted"
+            )
             tables.topic_counts.resize(self.name, found, self.value, self.topics_max)
         rows = [Row(self.kind, self.name, self.value, tables.put(self.kind, self.name, self.value))]
-        if self.kind == NAMESPACES and self.value is None and tables.text(DELETIONS, self.name) is not None:
-            # In the same transaction: a namespace that is created again is not being deleted.
+        if self.kind in _NOTED and self.value is None and tables.text(DELETIONS, self.name) is not None:
+            # In the same transaction: what is created again is not being deleted.
             rows.append(Row(DELETIONS, self.name, None, tables.put(DELETIONS, self.name, None)))
         return rows
 
@@ -96,6 +99,8 @@ class CreateTopic(NamedTuple):
         if not _takes_topics(tables, f"{tenant}/{namespace}"):
             raise NamespaceNotFound(f"{tenant}/{namespace}")
         parent = parent_text(self.name)
+        if parent != self.name and tables.text(DELETIONS, parent) is not None:
+            raise ChangedMeanwhile(f"the partitioned topic {parent} is being deleted")
         if (tables.text(PARTITIONED, parent) is not None) != (parent != self.name):
             raise ChangedMeanwhile(f"the partitioned topic {parent} was created or deleted meanwhile")
         tables.topic_counts.take(self.name, self.topics_max)
@@ -180,6 +185,9 @@ class SkipLedgerIds(NamedTuple):
         grown_bytes = tables.put(SKIPPED, str(start), skipped)
         return [Row(SKIPPED, str(start), skipped, grown_bytes), Row(LEDGER_IDS, "", self.stop)]
 
+
+# Kinds of records whose deletion is noted first.
+_NOTED: Final = frozenset({NAMESPACES, PARTITIONED})
 
 # What a broker sends to the writer; topics are placed while none runs.
 CHANGES: Final = (Put, DeleteUnused, CreateTopic, ChangeTopic, DeleteTopic, TakeLedgerId, SkipLedgerIds)

@@ -30,7 +30,7 @@ LEDGER_IDS: Final = "ledger-ids"
 KINDS: Final = (TENANTS, NAMESPACES, CONFIGURATION, TOPICS, LEDGER_IDS)  # all others are kinds of documents
 # Documents of partitioned topics.
 PARTITIONED: Final = "partitioned"
-# Documents of namespaces that a broker is deleting: no broker creates topics in them.
+# Documents of namespaces and partitioned topics that a broker is deleting: no broker creates topics in them.
 DELETIONS: Final = "namespace-deletions"
 # Documents of ranges that `SkipLedgerIds` skipped, each named by its first id.
 SKIPPED: Final = "skipped-ledger-ids"

@@ -6,7 +6,6 @@ Their policies are changed in `policy_admin`, their permissions in `permissions`
 
 from __future__ import annotations
 
-import contextlib
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -15,9 +14,10 @@ from penstock.broker.administration.entities import check_name, is_taken
 from penstock.broker.administration.lookup_admin import bundle_index
 from penstock.broker.elsewhere import of_namespace
 from penstock.broker.policies.group_quotas import OF_NAMESPACE, RESOURCE_GROUP
+from penstock.broker.topics.deleting import DOMAINS
 from penstock.broker.topics.namespace_resources import bundles
 from penstock.broker.topics.partitions import in_turns
-from penstock.core.errors import AlreadyExists, NamespaceNotFound, NotAllowed, NotFound, PreconditionFailed
+from penstock.core.errors import AlreadyExists, NotAllowed, NotFound, PreconditionFailed
 from penstock.core.names import TopicName
 from penstock.core.system_topics import is_system_topic
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.broker.elsewhere import Elsewhere
     from penstock.broker.limits import BrokerLimits
     from penstock.broker.policies.policies import PolicyService
-    from penstock.broker.topics.deletions import NamespaceDeletions
+    from penstock.broker.topics.deleting import Deleting
     from penstock.broker.topics.directory import TopicDirectory
     from penstock.broker.topics.namespace_resources import NamespaceResources
     from penstock.broker.topics.partitions import Partitions
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from penstock.storage.catalog import Catalog
 
 BUNDLES_MAX: Final = 2**32 - 1
-_DOMAINS: Final = ("persistent", "non-persistent")
 
 
 class Namespaces:
@@ -60,7 +59,7 @@ class Namespaces:
         check_group: Callable[[str | None], None],
         placement: Placement,
         elsewhere: Elsewhere,
-        deletions: NamespaceDeletions,
+        deleting: Deleting,
     ) -> None:
         self._catalog = catalog
         self._changes = changes
@@ -73,7 +72,7 @@ class Namespaces:
         self._limits = limits
         self._placement = placement
         self._elsewhere = elsewhere
-        self._deletions = deletions
+        self._deleting = deleting
         self._check_group = check_group  # raises PreconditionFailed if there is no such resource group
 
     def names(self, tenant: str) -> list[str]:
@@ -138,52 +137,17 @@ class Namespaces:
         """
         if force and not self._limits().force_delete_namespace:
             raise NotAllowed("Broker doesn't allow forced deletion of namespaces")
-        self._check_deletable(namespace)
+        self._deleting.check_deletable(namespace)
         text = str(namespace)
         if not force:
-            partitioned = [name for domain in _DOMAINS for name in self._partitions.of_namespace(text, domain)]
+            partitioned = [name for domain in DOMAINS for name in self._partitions.of_namespace(text, domain)]
             if any(not is_system_topic(name) for name in self._topic_names(text) + partitioned):
                 raise AlreadyExists("Cannot delete non empty namespace")
         await self.delete_with_topics(namespace)
 
     async def delete_with_topics(self, namespace: NamespaceName) -> None:
-        """Delete a namespace with its topics, even if the caller is cancelled. Raises NamespaceNotFound."""
-        await self._changes.finish(self._delete(namespace))
-
-    async def _delete(self, namespace: NamespaceName) -> None:
-        self._check_deletable(namespace)
-        text = str(namespace)
-        self._resources.deleting.add(text)
-        try:
-            await self._deletions.begin(text)
-            async with self._changes.lock:
-                pass  # A partitioned topic that was being created exists now, and is deleted below.
-            for domain in _DOMAINS:
-                for name in list(self._partitions.of_namespace(text, domain)):
-                    with contextlib.suppress(NotFound):  # Another request is deleting it.
-                        await self._partitions.delete(TopicName.parse(name), force=True)
-                await self._topics.wait_until_loaded(f"{domain}://{text}/")
-                rest = map(TopicName.parse, list(self._topics.names.of(domain, text)))
-                await in_turns(lambda topic: self._life.delete_if_there(topic, force=True), rest)
-            await self._changes.store_alone(partial(self._decide_deletion, text))
-        except BaseException:
-            await self._deletions.end(text)
-            raise
-        finally:
-            self._resources.deleting.discard(text)
-        self._policies.refresh_namespace(text)
-
-    def _check_deletable(self, namespace: NamespaceName) -> None:
-        """Raises NamespaceNotFound, also while another request deletes it: it may be created again after that."""
-        self._resources.check_exists(namespace)
-        if str(namespace) in self._resources.deleting or self._deletions.is_elsewhere(str(namespace)):
-            raise NamespaceNotFound(str(namespace))
-
-    def _decide_deletion(self, namespace: str) -> Submit:
-        partitioned = (self._partitions.of_namespace(namespace, domain) for domain in _DOMAINS)
-        if self._topics.names.of("persistent", namespace) or any(map(list, partitioned)):
-            raise AlreadyExists(f"topics of {namespace} were created meanwhile; delete it again")
-        return partial(self._catalog.delete_namespace, namespace)
+        """As `Deleting.namespace`."""
+        await self._deleting.namespace(namespace)
 
     async def unload(self, namespace: NamespaceName, bundle: str | None = None) -> None:
         """Unload all topics of a namespace or of one bundle; their clients reconnect."""
@@ -219,7 +183,7 @@ class Namespaces:
         )
 
     def _topic_names(self, namespace: str) -> list[str]:
-        return [name for domain in _DOMAINS for name in self._topics.names.of(domain, namespace)]
+        return [name for domain in DOMAINS for name in self._topics.names.of(domain, namespace)]
 
     def _bundle_index(self, namespace: NamespaceName, bundle: str) -> int:
         boundaries = self._resources.bundle_boundaries(namespace)

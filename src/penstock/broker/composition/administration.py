@@ -59,7 +59,7 @@ def administration(broker: Broker, *, for_peers: bool = False) -> Administration
         check_group=groups.check_exists,
         placement=placement,
         elsewhere=elsewhere,
-        deletions=broker.deletions,
+        deleting=broker.deleting,
     )
     stats = TopicStats(
         topics=topics,

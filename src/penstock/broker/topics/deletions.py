@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Namespaces that a broker is deleting, as all brokers know them.
+"""Notes of what brokers are deleting, as all brokers know them: namespaces, and partitioned topics of several brokers.
 
-Why: a namespace is deleted after its topics. Clients of other brokers, whose topics are deleted, connect again at once,
-and would create them again. So all brokers refuse it before the first topic is deleted, and the writer of the shared
-metadata refuses new topics from then on (`shared_changes`), so what exists by then is all that there is to delete.
+Why: a deletion takes many steps, at several brokers. Clients whose topics are deleted connect again at once, and would
+create them again; and a broker that does not answer leaves a part. So the intent is stored first: from then on all
+brokers refuse topics in it, and so does the writer of the shared metadata (`shared_changes`). It stays until the
+deletion is finished, which is tried again when brokers return (`deleting`), or has failed for another reason.
 
-A document names the broker. It goes with the namespace, or when the deletion fails; or when the broker starts again,
-because its deletions ended with it. Where there is one broker, `NamespaceResources.deleting` is enough.
-Where: `administration.namespaces` notes deletions; `NamespaceResources` asks for them.
+A note is a document under the name of the namespace or topic, and names the broker that deletes it. It goes with the
+namespace or topic. Where there is one broker, `NamespaceResources.deleting` is enough.
+Where: `deleting` and `partitions` note deletions; `NamespaceResources` asks for them.
 """
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -20,47 +20,45 @@ from penstock.storage.shared_view import DELETIONS
 
 if TYPE_CHECKING:
     from penstock.broker.changes import Changes
-    from penstock.core.errors import PenstockError
     from penstock.core.membership import Membership
     from penstock.storage.catalog import Catalog
-
-log = logging.getLogger(__name__)
 
 _BROKER: Final = "broker"
 
 
-class NamespaceDeletions:
-    """Notes of deletions. All methods are called on the event loop."""
+class Deletions:
+    """The notes. All methods are called on the event loop."""
 
     def __init__(self, catalog: Catalog, changes: Changes, membership: Membership) -> None:
         self._catalog = catalog
         self._changes = changes
         self._membership = membership
 
-    async def begin(self, namespace: str) -> None:
+    async def begin(self, name: str) -> None:
         """From now on no broker creates topics in it. Raises MetadataFailed."""
         if len(self._membership.members) > 1:
             document = {_BROKER: self._membership.own}
-            await self._changes.stored(partial(self._catalog.put_document, DELETIONS, namespace, document))
+            await self._changes.stored(partial(self._catalog.put_document, DELETIONS, name, document))
 
-    async def end(self, namespace: str) -> None:
-        """It was not deleted: topics may be created again. Raises MetadataFailed."""
-        if namespace in self._catalog.documents(DELETIONS):
-            await self._changes.stored(partial(self._catalog.put_document, DELETIONS, namespace, None))
+    async def end(self, name: str) -> None:
+        """It is not deleted: topics may be created again. Raises MetadataFailed."""
+        if self.is_noted(name):
+            await self._changes.stored(partial(self._catalog.put_document, DELETIONS, name, None))
 
-    def is_elsewhere(self, namespace: str) -> bool:
+    def is_noted(self, name: str) -> bool:
+        """Whether a broker has begun to delete it."""
+        return name in self._catalog.documents(DELETIONS)
+
+    def is_elsewhere(self, name: str) -> bool:
         """Whether another broker is deleting it, and serves."""
-        number = self._catalog.documents(DELETIONS).get(namespace, {}).get(_BROKER)
+        number = self._catalog.documents(DELETIONS).get(name, {}).get(_BROKER)
         member = self._membership.members.get(number) if number is not None else None
         return member is not None and number != self._membership.own and member.allows.serves
 
-    def forget_last_run(self) -> None:
-        """Remove what the last run of this broker has noted, and brokers that are left out by now."""
-        for namespace, document in list(self._catalog.documents(DELETIONS).items()):
-            if document[_BROKER] == self._membership.own or document[_BROKER] not in self._membership.members:
-                self._catalog.put_document(DELETIONS, namespace, None, _noted)
-
-
-def _noted(error: PenstockError | None) -> None:
-    if error is not None:
-        log.warning("a namespace stays as if it was being deleted: %s", error)
+    def ours(self) -> list[str]:
+        """What this broker has to finish: its own, and what brokers have begun that are left out by now."""
+        members, own = self._membership.members, self._membership.own
+        heir = min(members)
+        documents = self._catalog.documents(DELETIONS).items()
+        brokers = {name: int(document[_BROKER]) for name, document in documents}
+        return [name for name, broker in brokers.items() if own == (broker if broker in members else heir)]

@@ -178,7 +178,7 @@ class TopicDirectory:
 
     def _check_namespace(self, name: TopicName) -> None:
         self._resources.check_namespace(name.namespace_name)
-        if str(name.parent) in self._resources.deleting:
+        if self._resources.is_deleting(str(name.parent)):
             raise TopicNotFound(str(name))
         if name.partition < 0:
             self._partitioned.check_usable(name, exists=False)

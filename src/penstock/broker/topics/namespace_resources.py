@@ -22,7 +22,7 @@ class NamespaceResources:
     """The stored tenants and namespaces.
 
     `deleting` holds the full names of namespaces and partitioned topics that this broker is deleting: nothing is
-    created in them. Namespaces that any broker is deleting are in the catalog (`deletions`).
+    created in them. Those that any broker is deleting are in the catalog (`deletions`).
     """
 
     def __init__(self, catalog: Catalog, bundles_default: Callable[[], int]) -> None:
@@ -38,9 +38,12 @@ class NamespaceResources:
     def check_namespace(self, namespace: NamespaceName) -> None:
         """Raises TenantNotFound or NamespaceNotFound, the latter also while the namespace is being deleted."""
         self.check_exists(namespace)
-        text = str(namespace)
-        if text in self.deleting or text in self._catalog.documents(DELETIONS):
-            raise NamespaceNotFound(text)
+        if self.is_deleting(str(namespace)):
+            raise NamespaceNotFound(str(namespace))
+
+    def is_deleting(self, name: str) -> bool:
+        """Whether a broker is deleting this namespace or partitioned topic."""
+        return name in self.deleting or name in self._catalog.documents(DELETIONS)
 
     def check_exists(self, namespace: NamespaceName) -> None:
         """Raises TenantNotFound or NamespaceNotFound; not because the namespace is being deleted."""

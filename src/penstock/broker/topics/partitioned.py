@@ -47,13 +47,13 @@ class PartitionedTopics:
     def document(self, name: TopicName) -> Mapping[str, Any]:
         """The stored document. Raises NotFound if it is not partitioned, or is being deleted."""
         document = self._catalog.documents(KIND).get(str(name))
-        if document is None or str(name) in self._resources.deleting:
+        if document is None or self._resources.is_deleting(str(name)):
             raise NotFound(f"Partitioned Topic {name} not found")
         return document
 
     def check_usable(self, name: TopicName, *, exists: bool) -> None:
         """Raises NotAllowed if the name is partitioned or no valid partition; TopicNotFound while it is deleted."""
-        if str(name.parent) in self._resources.deleting:
+        if self._resources.is_deleting(str(name.parent)):
             raise TopicNotFound(str(name))
         if name.partition < 0:
             if self.count(name):

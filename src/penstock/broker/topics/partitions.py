@@ -19,7 +19,9 @@ from penstock.broker.topics.partitioned import KIND, PartitionedTopics
 from penstock.core.errors import (
     AlreadyExists,
     ChangedMeanwhile,
+    MetadataFailed,
     NotAcceptable,
+    NotFound,
     PenstockError,
     ServiceNotReady,
     TopicNotFound,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.broker.changes import Changes, Submit
     from penstock.broker.elsewhere import Elsewhere
     from penstock.broker.policies.policy_table import EffectivePolicies
+    from penstock.broker.topics.deletions import Deletions
     from penstock.broker.topics.directory import TopicDirectory
     from penstock.broker.topics.namespace_resources import NamespaceResources
     from penstock.broker.topics.placement import Placement
@@ -70,6 +73,7 @@ class Partitions(PartitionedTopics):
         life: TopicLife,
         placement: Placement,
         elsewhere: Elsewhere,
+        deletions: Deletions,
         policies_of: Callable[[str], EffectivePolicies],
         partitions_max: Callable[[], int],
     ) -> None:
@@ -80,6 +84,7 @@ class Partitions(PartitionedTopics):
         self._life = life
         self._placement = placement
         self._elsewhere = elsewhere
+        self._deletions = deletions
         self._policies_of = policies_of
         self._partitions_max = partitions_max
         self.expected: set[str] = set()
@@ -92,7 +97,7 @@ class Partitions(PartitionedTopics):
             TopicNotFound: it does not exist and may not be created.
         """
         self._resources.check_namespace(name.namespace_name)
-        if str(name.parent) in self._resources.deleting:
+        if self._resources.is_deleting(str(name.parent)):
             raise TopicNotFound(str(name))
         partitions = self.count(name)
         if partitions or self._topics.exists(name):
@@ -149,7 +154,7 @@ class Partitions(PartitionedTopics):
 
     def _decide_creation(self, name: TopicName, partitions: int, properties: dict[str, str]) -> Submit:
         self._resources.check_namespace(name.namespace_name)
-        if self.count(name) or self._topics.exists(name) or str(name) in self._resources.deleting:
+        if self.count(name) or self._topics.exists(name) or self._resources.is_deleting(str(name)):
             raise AlreadyExists("This topic already exists")
         topics_max = self._topics.topics_max(name)
         reserved = {CREATING: [0, partitions]} if topics_max else {}
@@ -226,20 +231,29 @@ class Partitions(PartitionedTopics):
         await in_turns(lambda partition: self._make(partition, ()), missing)
 
     async def delete(self, name: TopicName, *, force: bool) -> None:
-        """Delete it with all its partitions.
+        """Delete it with all its partitions, even if the caller is cancelled.
 
         Raises:
             NotFound: it is not partitioned.
             PreconditionFailed: clients are connected to a partition, and `force` is not set.
+            ServiceNotReady: a broker does not answer; its partitions are deleted when it does.
         """
         self.document(name)
         partitions = self.names(name)
         if not force:
             for partition in partitions:
                 await self._life.check_unused_anywhere(partition)
-        deleting = self._resources.deleting
-        deleting.add(str(name))
+        await self._changes.finish(self.finish_deletion(name, force=force))
+
+    async def finish_deletion(self, name: TopicName, *, force: bool) -> None:
+        """As `delete`, also of one that a broker has begun to delete."""
+        if not self.count(name):
+            raise NotFound(f"Partitioned Topic {name} not found")
+        text, deleting = str(name), self._resources.deleting
+        deleting.add(text)
         try:
+            if any(self._placement.broker_of(one) not in {None, self._placement.own} for one in self.names(name)):
+                await self._deletions.begin(text)
             await self._topics.wait_until_loaded(_start_of_partitions(name))
             # Partitions are deleted first: after a crash in between, the rest can be deleted by the same name. This
             # includes partitions left over from a failed growth, so that a new topic of this name does not get them.
@@ -247,8 +261,16 @@ class Partitions(PartitionedTopics):
                 with suppress(ChangedMeanwhile):  # Another broker has created a partition.
                     return await self._delete_all(name, force=force)
             await self._delete_all(name, force=force)
+        except ServiceNotReady as error:
+            if not self._deletions.is_noted(text):
+                raise
+            raise ServiceNotReady(f"the rest of {text} is deleted when all brokers answer: {error}") from error
+        except BaseException:
+            with suppress(MetadataFailed):
+                await self._deletions.end(text)
+            raise
         finally:
-            deleting.discard(str(name))
+            deleting.discard(text)
 
     async def _delete_all(self, name: TopicName, *, force: bool) -> None:
         there = map(TopicName.parse, self._existing(name))
