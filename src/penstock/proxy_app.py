@@ -309,7 +309,7 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         recorder=recorder,
     )
     _push_metrics(snapshots, loop, own_name, stopping)
-    why, stats = Why(services, connections, sharing), ProxyStats(services, connections)
+    why, stats = Why(services, connections, sharing, budget), ProxyStats(services, connections)
 
     def application(memory: HttpMemory) -> ASGIApp:
         from penstock.admin import proxy_api  # noqa: PLC0415 -- on the thread of the admin port

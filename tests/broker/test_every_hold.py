@@ -217,6 +217,14 @@ async def list_beyond_memory(harness: Harness) -> None:
     await passes(1_000)
 
 
+async def use_memory_of_clients_up(harness: Harness) -> None:
+    await Peer.producing(harness)
+    row = harness.broker.sessions_memory
+    row.limit_bytes = row.used_bytes
+    with pytest.raises(Refused):
+        await (await Peer.connected(harness)).produce()
+
+
 @dataclass(frozen=True)
 class Staged:
     """How a broker comes to hold something, and what it is started with."""
@@ -249,11 +257,14 @@ STAGES: Final[Mapping[HoldKind, Staged]] = {
     HoldKind.LOOK_AHEAD: Staged(fill_the_look_ahead),
     HoldKind.DELAYED: Staged(delay_messages),
     HoldKind.TOPIC_LIST_MEMORY: Staged(list_beyond_memory),
+    HoldKind.MEMORY_ROW: Staged(use_memory_of_clients_up),
     HoldKind.WOULD_REFUSE: Staged(exceed_a_backlog_quota),
 }
 # Live in tests/proxied/test_holds.py, and below.
 OF_PROXIES: Final = {HoldKind.UPSTREAM, HoldKind.STOPPING}
 ELSEWHERE: Final = {HoldKind.ADAPTIVE_RATE}
+# All tenants are told.
+OF_ALL: Final = {HoldKind.LOG_READ_ONLY, HoldKind.DISK_FULL, HoldKind.DISPATCH_MEMORY, HoldKind.MEMORY_ROW}
 # What a finding may follow: its cause.
 AFTER: Final = {HoldKind.LOOK_AHEAD, HoldKind.WOULD_REFUSE}
 
@@ -274,7 +285,7 @@ async def test_a_broker_that_holds_something_says_so_first(tmp_path: Path, kind:
         (one,) = [each for each in found if each["reason"] == kind.value][:1] or [found[0]]
         assert says(one, kind), one
         assert kind in AFTER or found[0] is one, found
-        if kind not in {HoldKind.LOG_READ_ONLY, HoldKind.DISK_FULL}:
+        if kind not in OF_ALL:
             assert await of_tenant(harness, "shop") == [], "nobody else is told"
 
 

@@ -29,7 +29,7 @@ UNLIMITED = defined(GroupRates())
 
 
 def why(proxy: Proxied) -> Why:
-    return Why(proxy.services, proxy.connections, None)
+    return Why(proxy.services, proxy.connections, None, [proxy.services.sessions_memory])
 
 
 async def findings(proxy: Proxied) -> list[dict[str, Any]]:
@@ -162,6 +162,21 @@ async def test_a_listing_that_waits_for_memory_is_named_with_its_setting(tmp_pat
         assert found["forMs"] >= 2_900
         limiter.release(held)
         limiter.release(await waiting)
+
+
+async def test_a_row_of_memory_that_refuses_clients_is_named_with_its_setting(tmp_path: Path) -> None:
+    async with limited(tmp_path) as proxy:
+        client, row = await producing(proxy), proxy.services.sessions_memory
+        assert await findings(proxy) == []
+        row.limit_bytes = row.used_bytes
+        refused = await client.request(Type.PRODUCER, Type.ERROR, topic=TOPIC, producer_id=1)
+        assert "raise sessionsMB" in refused.error.message
+        (found,) = await findings(proxy)
+        assert (found["reason"], found["effect"]) == ("memory-row", "would-refuse")
+        assert found["limit"] == "there is no memory for more producers, consumers and watchers"
+        assert "sessionsMB is raised" in found["liftedBy"]
+        row.limit_bytes *= 2
+        assert await findings(proxy) == []
 
 
 async def test_whom_no_client_uses_is_not_found(tmp_path: Path) -> None:

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 ROW_BYTES_MAX: Final = 64 * MIB
 
 
+# The setting of all memory, which raises rows that have none of their own.
+MEMORY_LIMIT: Final = "memoryLimitMB"
+
+
 class RowShare(NamedTuple):
     """One row of the table: who owns it, and its share of the memory limit.
 
@@ -90,13 +94,18 @@ class BudgetRow(Protocol):
         """The limit; 0: none, where the table allows that."""
 
 
+def owner_and_key(row: BudgetRow) -> tuple[str, str]:
+    """Return who has a row, for people, and the setting that raises its limit."""
+    share = _SHARES.get(row.name)
+    return (row.name, MEMORY_LIMIT) if share is None else (share.owner, share.key or MEMORY_LIMIT)
+
+
 def refusal(row: BudgetRow, what: str, nbytes: int, *, instead: str = "try again when others are closed") -> str:
     """Return the sentence for a client that `row` has no room for: what it asked for, who has it, what to do."""
-    share = _SHARES.get(row.name)
-    owner, key = (row.name, None) if share is None else (share.owner, share.key)
+    owner, key = owner_and_key(row)
     return (
         f"{what} takes {nbytes:,} bytes, and {owner} have {row.used_bytes:,} of {row.limit_bytes:,} in use; {instead}, "
-        f"or raise {key or 'memoryLimitMB'}"
+        f"or raise {key}"
     )
 
 
@@ -108,15 +117,22 @@ class Row:
         limit_bytes: the limit. If it is lowered below the use, nothing is released, and nothing more is charged.
         used_bytes: bytes in use. Only `charge` can exceed the limit.
         refused_total: how often `try_charge` returned False.
+        refused_bytes: what it refused last.
     """
 
-    __slots__ = ("limit_bytes", "name", "refused_total", "used_bytes")
+    __slots__ = ("limit_bytes", "name", "refused_bytes", "refused_total", "used_bytes")
 
     def __init__(self, name: str, limit_bytes: int) -> None:
         self.name = name
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         self.refused_total = 0
+        self.refused_bytes = 0
+
+    @property
+    def refuses(self) -> bool:
+        """Whether what was refused last would be refused now."""
+        return self.refused_bytes > self.available_bytes
 
     @property
     def available_bytes(self) -> int:
@@ -127,6 +143,7 @@ class Row:
         """Charge `nbytes` if they fit; otherwise count a refusal and return False."""
         if nbytes > self.limit_bytes - self.used_bytes:
             self.refused_total += 1
+            self.refused_bytes = nbytes
             return False
         self.used_bytes += nbytes
         return True

@@ -84,6 +84,7 @@ class HoldKind(Enum):
     # Lists of topics.
     TOPIC_LIST_MEMORY = "topic-list-memory"
     # Nobody now.
+    MEMORY_ROW = "memory-row"
     WOULD_REFUSE = "would-refuse-producers"
 
 

@@ -17,12 +17,13 @@ from penstock.governance.holds import Hold, HoldKind
 from penstock.governance.muting import MuteReason
 from penstock.proxy.session import Session
 from penstock.stats.findings import FINDINGS_MAX, explanation, pace
-from penstock.stats.limit_holds import LimitHolds, Muted, of_listings
+from penstock.stats.limit_holds import LimitHolds, Muted, of_listings, of_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from penstock.core.names import NamespaceName, TopicName
+    from penstock.governance.budget import BudgetRow
     from penstock.net.connection import Connection
     from penstock.net.listener import Connections
     from penstock.net.topic_list_limiter import Owner
@@ -37,9 +38,12 @@ if TYPE_CHECKING:
 class Why:
     """Explanations. All methods are called on the proxy's loop, and raise NotFound for what no client here has."""
 
-    def __init__(self, services: Services, connections: Connections, sharing: Sharing | None) -> None:
+    def __init__(
+        self, services: Services, connections: Connections, sharing: Sharing | None, budget: Iterable[BudgetRow]
+    ) -> None:
         self._services = services
         self._connections = connections
+        self._budget = budget
         self._limits = LimitHolds(services.clock, lambda: services.groups.in_use, sharing, lambda: None)
         # One at a time: sixty at once, each with its portion, would be sixty portions in a turn of the loop.
         self._one = asyncio.Lock()
@@ -97,6 +101,7 @@ class Why:
                 holds += of_listings(limiter, lambda owner: owner.tenant == tenant, now_ns)
         if not (producers or consumers or clients or holds):
             raise NotFound(f"no client of this proxy uses {of}")
+        holds += of_rows(self._budget)
         return explanation(of, holds, now_ns, producers=producers, subscriptions=consumers)
 
     def _producer(self, relay: Relay, connection: Connection, producer: RelayedProducer) -> Iterator[Hold]:

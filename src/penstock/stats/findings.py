@@ -81,6 +81,9 @@ SENTENCES: Final[Mapping[HoldKind, Sentence]] = {
     HoldKind.TOPIC_LIST_MEMORY: Sentence(
         "{of} memory of topic listings is used up", "other listings have ended, or {by} is raised"
     ),
+    HoldKind.MEMORY_ROW: Sentence(
+        "there is no memory for more {of}", "others have ended, or {by} is raised", Effect.WOULD_REFUSE
+    ),
     HoldKind.WOULD_REFUSE: Sentence(
         "a new producer would be refused by the backlog quota: {of}",
         "its consumers acknowledge messages, or the backlog is cleared, or backlogQuota is raised",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.units import NS_PER_S
+from penstock.governance.budget import Row, owner_and_key
 from penstock.governance.holds import Hold, HoldKind
 from penstock.governance.muting import MuteReason
 from penstock.governance.resource_group import NOTHING
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.usage_report import FourNumbers
     from penstock.governance.adaptive_throttle import Pressures
+    from penstock.governance.budget import BudgetRow
     from penstock.governance.muting import Mute
     from penstock.governance.resource_group import Amount, ClassLimiter
     from penstock.groups.group import Group
@@ -259,6 +261,15 @@ def of_listings(limiter: TopicListMemoryLimiter, concerns: Callable[[Owner], boo
                         "queue_size": seen.queue_size,
                     },
                 )
+
+
+def of_rows(budget: Iterable[BudgetRow]) -> Iterator[Hold]:
+    """Rows of the memory budget that refuse what is charged to them."""
+    for row in budget:
+        if isinstance(row, Row) and row.refuses:
+            owner, key = owner_and_key(row)
+            numbers = {"wanted_bytes": row.refused_bytes, "used_bytes": row.used_bytes, "limit_bytes": row.limit_bytes}
+            yield Hold(kind=HoldKind.MEMORY_ROW, what="whoever needs more", of=owner, lifted_by=key, numbers=numbers)
 
 
 def per_s(name: str, messages: float | None, nbytes: float | None) -> dict[str, float]:

@@ -199,6 +199,7 @@ def administration(broker: Broker, *, for_peers: bool = False) -> Administration
             clock=broker.clock,
             hold_of_all=broker.hold_of_all,
             listings=broker.listings,
+            budget=broker.budget,
             sharing=broker.sharing,
             throttling=broker.throttling,
             elsewhere=elsewhere,

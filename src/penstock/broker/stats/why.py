@@ -23,7 +23,7 @@ from penstock.broker.stats.delivery_holds import holds_of
 from penstock.core.errors import NotFound, TopicNotFound
 from penstock.governance.holds import Hold, HoldKind
 from penstock.stats.findings import FINDINGS_MAX, explanation, merged, pace
-from penstock.stats.limit_holds import LimitHolds, Muted, balances, of_listings, per_s
+from penstock.stats.limit_holds import LimitHolds, Muted, balances, of_listings, of_rows, per_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from penstock.broker.topics.topic import Topic
     from penstock.core.clock import Clock
     from penstock.core.names import NamespaceName, TopicName
+    from penstock.governance.budget import Budget
     from penstock.governance.muting import Mute
     from penstock.groups.adaptive_throttling import AdaptiveThrottling
     from penstock.net.listener import Connections
@@ -77,6 +78,7 @@ class Why:
         clock: Clock,
         hold_of_all: Callable[[], Hold | None],
         listings: TopicListMemoryLimiter,
+        budget: Budget,
         sharing: Sharing | None = None,
         throttling: AdaptiveThrottling[PublishedTopic] | None = None,
         elsewhere: Elsewhere = NOWHERE,
@@ -94,6 +96,7 @@ class Why:
         self._clock = clock
         self._hold_of_all = hold_of_all
         self._listings = listings
+        self._budget = budget
         self._limits = LimitHolds(
             clock, lambda: groups.in_use, sharing, lambda: throttling.measured if throttling is not None else None
         )
@@ -142,6 +145,7 @@ class Why:
         async with self._one:
             of_all = self._hold_of_all()
             holds += () if of_all is None else (of_all,)
+            holds += of_rows(self._budget)
             for topic in self._topics.loaded():
                 if len(holds) > FINDINGS_MAX:
                     break
