@@ -9,8 +9,14 @@ and a connection is muted as long as the set is not empty. Where: a session has 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
+
+from penstock.governance.holds import Episode
+
+# Reasons of one connection whose last mutes are remembered.
+EPISODES_MAX: Final = 8
 
 
 class MuteReason(Enum):
@@ -30,20 +36,27 @@ class MuteReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Mute:
-    """One active reason: its owner (a topic or group; None: the connection itself) and since when."""
+    """One active reason: its owner (a topic or group; None: the connection itself) and since when.
+
+    Attributes:
+        waits: this mute and those shortly before it.
+    """
 
     reason: MuteReason
     owner: str | None
     since_ns: int
+    waits: Episode[None] = field(compare=False)
 
 
 class MuteReasons:
     """The set of (reason, owner) that mutes one connection. Empty means: reading."""
 
-    __slots__ = ("_mutes",)
+    __slots__ = ("_episodes", "_mutes")
 
     def __init__(self) -> None:
         self._mutes: dict[tuple[MuteReason, str | None], int] = {}
+        # A connection that waits for memory is muted anew for each read.
+        self._episodes: dict[tuple[MuteReason, str | None], Episode[None]] = {}
 
     def __bool__(self) -> bool:
         """Tell whether the connection is muted."""
@@ -67,11 +80,23 @@ class MuteReasons:
 
         Adding the same reason of the same owner again changes nothing, not even its time.
         """
-        was_reading = not self._mutes
-        self._mutes.setdefault((reason, owner), now_ns)
+        was_reading, key = not self._mutes, (reason, owner)
+        if key not in self._mutes:
+            self._mutes[key] = now_ns
+            self._begin(key, now_ns)
         return was_reading
 
-    def discard(self, reason: MuteReason, owner: str | None = None) -> bool:
+    def _begin(self, key: tuple[MuteReason, str | None], now_ns: int) -> None:
+        episode = self._episodes.get(key)
+        if episode is not None:
+            episode.begin(now_ns)
+            return
+        if len(self._episodes) >= EPISODES_MAX:
+            for ended in self._episodes.keys() - self._mutes.keys():
+                del self._episodes[ended]
+        self._episodes[key] = Episode(now_ns)
+
+    def discard(self, reason: MuteReason, owner: str | None = None, *, now_ns: int) -> bool:
         """Remove a reason; return True if it was the last one, so that the caller must read again.
 
         A reason that is not active is ignored, so a caller that lifts a limit need not know which connections it had
@@ -79,9 +104,10 @@ class MuteReasons:
         """
         if self._mutes.pop((reason, owner), None) is None:
             return False
+        self._episodes[reason, owner].end(now_ns)
         return not self._mutes
 
     def snapshot(self) -> tuple[Mute, ...]:
         """Return all active reasons, oldest first."""
-        mutes = (Mute(reason, owner, since_ns) for (reason, owner), since_ns in self._mutes.items())
+        mutes = (Mute(*key, since_ns, self._episodes[key]) for key, since_ns in self._mutes.items())
         return tuple(sorted(mutes, key=lambda mute: mute.since_ns))

@@ -237,7 +237,7 @@ class Connection:
         if reason is not MuteReason.REQUEST_MEMORY:
             # It could not use a turn, so it gives up its place in the queue for request memory, and asks again when the
             # last other reason is gone.
-            self.muted.discard(MuteReason.REQUEST_MEMORY)
+            self.muted.discard(MuteReason.REQUEST_MEMORY, now_ns=now_ns)
             self._memory.pause(self.id, now_ns, excused=reason is not MuteReason.OUTBOUND)
             self._shared.wake()
 
@@ -247,7 +247,8 @@ class Connection:
         Reading at once rather than on the next readiness matters under TLS: decrypted bytes may wait inside while the
         socket itself has nothing more to read (KAFKA-13559).
         """
-        if self.muted.discard(reason, owner) and self.is_open and self.closing_reason is None:
+        now_ns = self._clock.monotonic_ns()
+        if self.muted.discard(reason, owner, now_ns=now_ns) and self.is_open and self.closing_reason is None:
             self._loop.add_reader(self._fd, self._reader.on_readable)
             self._loop.call_soon(self._reader.on_readable)
 

@@ -141,9 +141,10 @@ class LimitHolds:
         # The connection waits for both alike; which of them refused it, the memory knows.
         reason = connection.refused_by if mute.reason is MuteReason.REQUEST_MEMORY else mute.reason
         kind = HoldKind(reason.value)
+        held = mute.waits.numbers(self._clock.monotonic_ns())
         line = next((one for one in at.lines if (one.reason, one.owner) == (mute.reason, mute.owner)), None)
         if line is not None:
-            hold = self.of_line(what, line, mute.since_ns, at.pool)
+            hold = self.of_line(what, line, mute.waits.since_ns, {**at.pool, **held})
             return replace(hold, after=": its connection holds as much of it as it may, and is not read")
         if kind in _LIMITS:
             gone = "a limit that was removed just now"
@@ -157,7 +158,14 @@ class LimitHolds:
             numbers = {"unsent_bytes": connection.out_bytes}
         elif kind is HoldKind.UPSTREAM:
             numbers = {"unsent_bytes": at.unsent_bytes}
-        return Hold(kind=kind, what=what, of=at.broker, since_ns=mute.since_ns, lifted_by=at.freed_by, numbers=numbers)
+        return Hold(
+            kind=kind,
+            what=what,
+            of=at.broker,
+            since_ns=mute.waits.since_ns,
+            lifted_by=at.freed_by,
+            numbers={**numbers, **held},
+        )
 
     def of_group(self, what: str, traffic: str, line: Line, since_ns: int | None, numbers: Mapping[str, float]) -> Hold:
         """A resource group, or one that was."""

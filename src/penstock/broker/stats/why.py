@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote
 
@@ -153,18 +154,23 @@ class Why:
                 if concerns(topic.name) and (producer is None or producer in topic.producers):
                     holds += await self._backlog_quota(topic)
                     for one in list(topic.producers.values()):
+                        if len(holds) > FINDINGS_MAX:
+                            break
                         if producer in {None, one.name}:
                             holds += self._producer(one)
                             producers += 1
                             rows = await pace(rows + 1)
                     for subscription in list(topic.subscriptions.values()) if producer is None else ():
-                        holds += self._subscription(subscription)
+                        if len(holds) > FINDINGS_MAX:
+                            break
+                        # One may have any number of consumers.
+                        holds += islice(self._subscription(subscription), FINDINGS_MAX)
                         subscriptions += 1
                         rows = await pace(rows + 1)
                 rows = await pace(rows)
             for client in list(self._clients) if producer is None else ():
                 rows = await pace(rows + 1)
-                if client.connection.muted:
+                if client.connection.muted and len(holds) <= FINDINGS_MAX:
                     holds += self._client(client, concerns)
         now_ns = self._clock.monotonic_ns()
         if tenant is not None:

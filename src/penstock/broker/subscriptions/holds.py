@@ -25,19 +25,20 @@ class DispatchHolds:
 
     Attributes:
         stopped_by: why nothing is delivered now; None while something is.
+        keys: whether entries are set aside for their consumers.
     """
 
-    __slots__ = ("_episodes", "_keys", "stopped_by")
+    __slots__ = ("_episodes", "keys", "stopped_by")
 
     def __init__(self) -> None:
         self.stopped_by: HoldKind | None = None
-        self._keys = False  # entries are set aside
+        self.keys = False
         self._episodes: dict[HoldKind, Episode[None]] = {}
 
     @property
     def active(self) -> bool:
         """Whether something is held."""
-        return self.stopped_by is not None or self._keys
+        return self.stopped_by is not None or self.keys
 
     def stop(self, kind: HoldKind, now_ns: int, got: int) -> None:
         """Dispatch stops, or is still stopped. Args: got: messages delivered so far."""
@@ -54,7 +55,7 @@ class DispatchHolds:
 
     def set_aside(self, kind: HoldKind, now_ns: int, got: int) -> None:
         """Some entries wait, while others are delivered."""
-        self._keys = True
+        self.keys = True
         self._begin(kind, now_ns, got)
 
     def take_up(self, now_ns: int, *, all_keys: bool) -> None:
@@ -62,7 +63,7 @@ class DispatchHolds:
         for kind in OF_KEYS if all_keys else (HoldKind.LOOK_AHEAD,):
             if kind in self._episodes:
                 self._episodes[kind].end(now_ns)
-        self._keys = self._keys and not all_keys
+        self.keys = self.keys and not all_keys
 
     def _begin(self, kind: HoldKind, now_ns: int, got: int) -> None:
         episode = self._episodes.get(kind)

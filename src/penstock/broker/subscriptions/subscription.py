@@ -293,7 +293,7 @@ class Subscription(SubscriptionState):
         """Dispatch is not stopped any more, or it never was."""
         now_ns = self._services.clock.monotonic_ns()
         holds.go_on(now_ns)
-        if not dispatcher.full:
+        if holds.keys and not dispatcher.full:
             holds.take_up(now_ns, all_keys=not dispatcher.has_replay)
 
     @property
