@@ -36,6 +36,7 @@ class Brokers:
         self._port = free_ports(2 * BROKERS_MAX)
         self.cluster = Cluster(scratch / "data", chance.randint(1, BROKERS_MAX), environment=disk.environment)
         self._proxy: ProxyProcess | None = None
+        self._runs = False
         self._up = asyncio.Lock()
         self.slow_readers: Callable[[float], None] = lambda _seconds: None
         self.cut_lines: Callable[[float], None] = lambda _share: None
@@ -60,14 +61,17 @@ class Brokers:
 
     async def _start(self) -> None:
         self.cluster.arguments[1] = str(self.cluster.brokers)
+        self._runs = False
         await asyncio.to_thread(self.cluster.start, port=self._port, admin_port=self._port + BROKERS_MAX)
+        self._runs = True
 
     async def close(self) -> None:
         self._disk.heal()
         if self._proxy is not None:
             await asyncio.to_thread(self._proxy.stop)
         async with self._up:
-            await asyncio.to_thread(self.cluster.stop)
+            if self._runs:
+                await asyncio.to_thread(self.cluster.stop)
 
     async def http(self, method: str, path: str, value: object = None) -> tuple[int, Any]:
         """Ask the first broker; (0, why) if that is impossible now."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import random
 import shutil
 import sys
@@ -63,15 +64,13 @@ class Story:
 
     async def play(self) -> None:
         """Play it, and leave its history."""
-        history = History(self.path)
-        with FaultyDisk(self._scratch) as disk:
+        with contextlib.closing(History(self.path)) as history, FaultyDisk(self._scratch) as disk:
             brokers = Brokers(self._scratch, disk, history, self._chance)
             try:
                 await brokers.start()
                 await self._play(brokers, history)
             finally:
                 await brokers.close()
-                history.close()
 
     async def _play(self, brokers: Brokers, history: History) -> None:
         run = Run(brokers, history, random.Random(self._chance.random()))

@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pulsar
@@ -155,6 +156,29 @@ def test_a_broker_whose_disk_has_no_room_is_not_ready_and_becomes_ready_when_the
     with broker:
         client = client_of(broker.url)
         client.create_producer(T).send(b"x")
+        client.close()
+
+
+def test_all_brokers_start_again_when_the_metadata_that_they_share_could_not_be_stored_and_the_disk_works(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    with Cluster(tmp_path / "data", 2, environment=disk.environment) as cluster:
+        client = cluster.client(0)
+        producer = client.create_producer(T)
+        producer.send(b"before")
+        path = "/admin/v2/persistent/public/default/other"
+        disk.fail(cluster.data_dir / "meta.sqlite", syncs=1)
+        status, answer = cluster.http(0, "PUT", path)
+        assert (status, disk.injected) == (500, 1), answer
+
+        def is_created() -> bool:
+            with suppress(OSError):  # The ports are closed for a moment.
+                return cluster.http(0, "PUT", path)[0] in {204, 409}  # What had failed may have been written.
+            return False
+
+        until(is_created, 2 * WITHIN_S)
+        producer.send(b"after")
+        assert cluster.log_path.read_text().count("starting again after a final failure") == 1
         client.close()
 
 

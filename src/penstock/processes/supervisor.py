@@ -12,6 +12,7 @@ Where: `cli.serve` calls `run`. Each broker is a new process (`cli.broker_proces
   that does not renew its lease (`lease`) is killed first. A broker that ended with status 0 was stopped by an
   administrator and stays down.
 - The state of each broker is decided here alone, and told to all brokers.
+- If the shared metadata failed for good, all start again once the disk works (docs/adr/0082).
 - SIGTERM and SIGINT stop all: a broker that has not ended in time is killed. The same signal again kills at once. Every
   wait of a stop has a deadline. SIGHUP is passed on. If this process is killed, the kernel kills the brokers.
 """
@@ -30,6 +31,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.broker.healing import BETWEEN_PROBES_NS, Healing
 from penstock.core.broker_states import ALLOWS, BrokerState
 from penstock.core.errors import ConfigurationError
 from penstock.core.membership import Member
@@ -38,7 +40,7 @@ from penstock.net.clock import SystemClock
 from penstock.net.metadata_link import serve
 from penstock.net.peer_socket import open_inbox
 from penstock.net.signals import on_signal
-from penstock.processes.end_of_process import end_within
+from penstock.processes.end_of_process import EXIT_START_AGAIN, end_within, start_again
 from penstock.processes.fewer_brokers import leave_out_brokers
 from penstock.processes.handover import READY, Handover, encoded
 from penstock.processes.lease import ELAPSED_NS_MAX, LOOK_EVERY_NS, Lease
@@ -46,7 +48,9 @@ from penstock.processes.restarts import Restarts
 from penstock.processes.sockets import addresses, bound, check_ports, open_sockets
 from penstock.processes.work import Work
 from penstock.storage.directory import BROKERS_MAX, open_data_directory
+from penstock.storage.disk_probe import probe_disk
 from penstock.storage.files import OsFiles
+from penstock.storage.segment import RESERVE_BYTES
 from penstock.storage.shared_writer import Writer
 from penstock.telemetry.logs import set_up_logging
 
@@ -83,7 +87,10 @@ def run(settings: Settings, data_dir: Path, brokers: int) -> int:
     for warning in settings.warnings:
         log.warning("%s", warning)
     leave_out_brokers(settings, data_dir, brokers)
-    return asyncio.run(_supervise(settings, data_dir, brokers))
+    status = asyncio.run(_supervise(settings, data_dir, brokers))
+    if status == EXIT_START_AGAIN:
+        start_again()
+    return status
 
 
 async def _supervise(settings: Settings, data_dir: Path, brokers: int) -> int:
@@ -100,9 +107,31 @@ async def _supervise(settings: Settings, data_dir: Path, brokers: int) -> int:
         stack.callback(writer.close)
         supervisor = Supervisor(settings, data_dir, opened, where, writer, stop)
         on_signal(loop, signal.SIGHUP, lambda: supervisor.signal(signal.SIGHUP))
+        healing = loop.create_task(_heal(writer, partial(probe_disk, data_dir, files, room_bytes=RESERVE_BYTES), stop))
+        stack.callback(healing.cancel)
         status = await supervisor.run()
+        if healing.done():
+            end_within(CLOSE_S, f"{CLOSE_S:g} s to start again", start_again)
+            return EXIT_START_AGAIN
         end_within(CLOSE_S, f"{CLOSE_S:g} s after the brokers: the shared metadata cannot be closed")
         return status
+
+
+async def _heal(writer: Writer, probe: Callable[[], None], stop: Stop) -> None:
+    """Return when the shared metadata has failed for good and the disk works again: then all must start again."""
+    loop, clock, over = asyncio.get_running_loop(), SystemClock(), asyncio.Event()
+    healing = Healing(
+        failed=lambda: writer.failed,
+        probe=probe,
+        in_thread=lambda work: loop.run_in_executor(None, work),
+        start_again=over.set,
+        now_ns=clock.monotonic_ns(),
+    )
+    while not over.is_set():
+        healing.tick(clock.monotonic_ns())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(over.wait(), BETWEEN_PROBES_NS / NS_PER_S)
+    stop.ask()
 
 
 class Stop:
