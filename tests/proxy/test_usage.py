@@ -24,6 +24,8 @@ from penstock.proxy.usage import CLIENT_BYTES_MAX, TOPIC_BYTES, UsageCounts
 from penstock.proxy.usage_records import IDLE_CYCLES_MAX, UsageRecords
 from penstock.wire import codec
 from penstock.wire.client.commands import encode
+from penstock.wire.client.entries import entry
+from penstock.wire.codec import CommandSend, MessageMetadata
 from penstock.wire.events import PublishRun
 from penstock.wire.relayed_messages import Answered, MessageCounter
 
@@ -54,6 +56,13 @@ def run(*sends: tuple[int, int], counts: list[int] | None = None) -> PublishRun:
     )
 
 
+def chunk_of(number: int, chunks: int) -> bytes:
+    """A stored chunk."""
+    about = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    about.uuid, about.chunk_id, about.num_chunks_from_msg, about.total_chunk_msg_size = "u", number, chunks, chunks
+    return entry(about, b"x")
+
+
 def answers(producer_id: int, sends: int, *, stored: bool = True) -> list[Answered]:
     one = Answered(producer_id, stored=stored)
     one.sends = sends
@@ -82,6 +91,24 @@ def test_a_publish_counts_when_it_is_acknowledged() -> None:
     assert totals(counts) == {TOPIC: Totals(13, 108)}
     usage.close()
     assert counts.memory.used_bytes == TOPIC_BYTES + 2 * len(TOPIC)
+
+
+def test_a_chunk_that_others_follow_is_no_message_of_its_own() -> None:
+    counts = counts_of()
+    usage = RelayedUsage(counts)
+    usage.opened(7, Published())
+    chunks = [chunk_of(number, 3) for number in range(3)]
+    starts = [sum(map(len, chunks[:row])) for row in range(3)]
+    sent = PublishRun(
+        b"".join(chunks), producer_ids=[7] * 3, offsets=starts, lengths=list(map(len, chunks)),
+        rare={row: CommandSend(is_chunk=True) for row in range(3)},
+    )  # fmt: skip
+    usage.passed(sent)
+    usage.answered(answers(7, 1))
+    assert totals(counts)[TOPIC].whole_messages_in == 0
+    usage.answered(answers(7, 2))
+    assert totals(counts) == {TOPIC: Totals(3, sum(sent.lengths), chunks_in=2)}
+    assert totals(counts)[TOPIC].whole_messages_in == 1
 
 
 def test_publishes_of_several_producers_in_one_run_belong_to_their_topics() -> None:

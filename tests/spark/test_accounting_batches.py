@@ -168,6 +168,19 @@ def test_usage_of_groups_has_quota_share_and_waiting_times(tmp_path: Path) -> No
     assert (row["quota_publish_bytes"], row["share_publish_bytes"], row["quota_dispatch_bytes"]) == (10.0, 4.5, None)
 
 
+def test_chunks_are_counted_apart_and_counters_of_an_earlier_version_go_on(tmp_path: Path) -> None:
+    first, second = minutes_of([5, 9])
+    add(tmp_path, 0, first)  # as earlier versions record it: without chunks
+    state = tmp_path / "_state" / "usage"
+    (series,) = state.glob("series-*.parquet")
+    older = pq.read_table(series).drop_columns(["published_chunks"])
+    pq.write_table(older, series)
+    add(tmp_path, 1, [{**one, "published_chunks": 3} for one in second])
+    for table in ("topic_usage", "broker_usage"):
+        rows = sorted(rows_of(tmp_path, table), key=lambda row: row["minute"])
+        assert [(row["published_messages"], row["published_chunks"]) for row in rows] == [(5, 0), (4, 3)], table
+
+
 def test_a_checkpoint_of_other_tables_and_missing_notes_are_refused(tmp_path: Path) -> None:
     batches = minutes_of([1, 2, 3])
     add(tmp_path, 0, batches[0])

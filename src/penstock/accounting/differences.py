@@ -36,7 +36,10 @@ COUNTERS: Final = (
     "publish_limited_times",
     "publish_limited_ms",
     "dispatch_limited_ms",
+    "published_chunks",
 )
+# Not every record has these; null is 0.
+OPTIONAL: Final = COUNTERS[5:]
 Counters: TypeAlias = tuple[int, ...]
 ZERO: Final[Counters] = (0,) * len(COUNTERS)
 

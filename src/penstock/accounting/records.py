@@ -78,7 +78,7 @@ class UsageRecord:
         "long", "", "Last entry of the ledger that is in the counters; -1 if there is none.", default=-1
     )
     published_messages: int = _field(
-        "long", "messages", "Messages published. Of a persistent topic: messages that are durable.", default=0
+        "long", "messages", "Messages published. Of a persistent topic: those that are durable.", default=0
     )
     published_bytes: int = _field(
         "long", "bytes", "Size of these messages as stored: payload as sent, with its metadata.", default=0
@@ -122,6 +122,13 @@ class UsageRecord:
         "double?", "messages", "Of a group: what waits to be published at `time_ms`.", default=None
     )
     held_publish_bytes: float | None = _field("double?", "bytes", "As above.", default=None)
+    published_chunks: int | None = _field(
+        "long?",
+        "chunks",
+        "Of a topic or a broker: chunks that were published beside the last one of each chunked message. With its last "
+        "chunk, the message counts once in `published_messages`; null: each of its chunks does.",
+        default=None,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

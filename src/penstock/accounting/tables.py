@@ -55,7 +55,7 @@ _NAMESPACE = Column("namespace", "string", "", "Namespace, as `tenant/namespace`
 _GROUP = Column("resource_group", "string", "", "Resource group.")
 _VERSION = Column("version", "long", "", "Version of the table's columns when the row was written.")
 _USED: Final = (
-    Column("published_messages", "long", "messages", "Messages published."),
+    Column("published_messages", "long", "messages", "Messages published; a chunked one counts once."),
     Column("published_bytes", "long", "bytes", "Their size as stored."),
     Column("dispatched_messages", "long", "messages", "Messages sent to consumers, redeliveries included."),
     Column("dispatched_bytes", "long", "bytes", "Their size."),
@@ -63,6 +63,9 @@ _USED: Final = (
 _LIMITED: Final = (
     Column("publish_limited_ms", "long", "ms", "For how long a producer has waited, added up over brokers."),
     Column("dispatch_limited_ms", "long", "ms", "For how long a subscription has waited, added up over brokers."),
+)
+_CHUNKS: Final = Column(
+    "published_chunks", "long?", "chunks", "Chunks published beside the last one of each chunked message."
 )
 _WRITTEN: Final = (
     Column("late", "boolean", "", "Whether the minute was closed already when this was recorded: a correction."),
@@ -109,6 +112,7 @@ TOPIC_USAGE: Final = Table(
         *_USED,
         Column("publish_limited_times", "long", "times", "How often a publish rate made a producer wait."),
         *_WRITTEN,
+        _CHUNKS,
     ),
     key=("minute", "broker", "tenant", "namespace", "topic", "resource_groups", "late", "version"),
 )
@@ -123,7 +127,7 @@ BROKER_USAGE: Final = Table(
     "broker_usage",
     "What each broker says that all its topics used together. Sums equal those of `topic_usage`, unless a broker "
     "crashed while it recorded: deleted and non-persistent topics may miss that interval there.",
-    (_MINUTE, _BROKER, *_USED, *_WRITTEN),
+    (_MINUTE, _BROKER, *_USED, *_WRITTEN, _CHUNKS),
     key=("minute", "broker", "late", "version"),
 )
 CLOSED_MINUTES: Final = Table(

@@ -7,13 +7,24 @@ from typing import NamedTuple
 
 
 class Totals(NamedTuple):
-    """What a topic has done."""
+    """What a topic has done.
+
+    Attributes:
+        messages_in: messages of entries, so that each chunk counts as one.
+        chunks_in: of these, chunks that others of their message follow.
+    """
 
     messages_in: int = 0
     bytes_in: int = 0
     messages_out: int = 0
     bytes_out: int = 0
     limited_times: int = 0
+    chunks_in: int = 0
+
+    @property
+    def whole_messages_in(self) -> int:
+        """Messages, of which a chunked one counts once, with its last chunk."""
+        return self.messages_in - self.chunks_in
 
     def plus(self, more: Totals) -> Totals:
         return Totals(*(one + other for one, other in zip(self, more, strict=True)))

@@ -23,7 +23,6 @@ Where: `resource_group.ClassLimiter` has two of them, for messages and for bytes
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final
 
 from penstock.core.units import NS_PER_S
@@ -49,7 +48,8 @@ class NeededRate:
         self._burst_ns = burst_ns
         self._arrived = total
         self._gone = 0  # arrived, and will not pass any more
-        self._points: deque[tuple[int, int]] = deque()  # times, and what had arrived before
+        # Times, and what had arrived before. No deque: it takes half a kilobyte, also for a group that is idle.
+        self._points: list[tuple[int, int]] = []
         self._highest = 0.0
 
     def arrived(self, total: int, entries: int, now_ns: int) -> None:
@@ -65,19 +65,28 @@ class NeededRate:
         if new <= 0:
             return
         self._arrived = total
-        points, point = self._points, (now_ns, before)
-        while len(points) > 1 and _slope(points[-2], points[-1]) >= _slope(points[-1], point):
+        points = self._points
+        # The hull: slopes between its points grow, so the last ones go that the new one makes a way around.
+        while len(points) > 1:
+            (s, amount), (other_s, other_amount) = points[-2:]
+            if (other_amount - amount) * (now_ns - other_s) < (before - other_amount) * (other_s - s):
+                break
             points.pop()
         if not points or points[-1][0] < now_ns:
-            points.append(point)
-        end = (now_ns + self._burst_ns, total - new // max(1, entries))
-        steepest = _slope(points[0], end)
-        while len(points) > 1 and (other := _slope(points[1], end)) >= steepest:
-            steepest = other
-            points.popleft()
+            points.append((now_ns, before))
+        # The tangent: a point that the next one beats is never the best again.
+        end_ns, end = now_ns + self._burst_ns, total - new // max(1, entries)
+        s, amount = points[0]
+        steepest, first = (end - amount) / (end_ns - s), 0
+        while first + 1 < len(points):
+            s, amount = points[first + 1]
+            slope = (end - amount) / (end_ns - s)
+            if slope < steepest:
+                break
+            steepest, first = slope, first + 1
         self._highest = max(self._highest, steepest)
-        if len(points) > POINTS_MAX:
-            points.popleft()
+        if first or len(points) > POINTS_MAX:
+            del points[: max(first, len(points) - POINTS_MAX)]
 
     def settled(self, total: int) -> None:
         """Nothing waits; what has arrived beyond `total` was dropped with its clients."""
@@ -87,8 +96,3 @@ class NeededRate:
         """Return the rate since the last call, per second: a larger one would have made nothing wait."""
         highest, self._highest = self._highest, 0.0
         return highest * NS_PER_S * _ROUNDED_UP
-
-
-def _slope(one: tuple[int, int], other: tuple[int, int]) -> float:
-    elapsed = other[0] - one[0]
-    return (other[1] - one[1]) / elapsed if elapsed > 0 else float("inf")

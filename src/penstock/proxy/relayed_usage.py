@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from penstock.accounting.totals import Totals
 from penstock.proxy.usage import ClientBytes, UnansweredSends
+from penstock.wire.metadata import is_followed_chunk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from penstock.core.names import TopicName
     from penstock.proxy.usage import PublishedTopic, UsageCounts
@@ -56,11 +57,12 @@ class RelayedUsage:
 
     def passed(self, run: PublishRun) -> None:
         """SENDs are passed on."""
+        counts = run.message_counts if not run.rare else _without_followed_chunks(run)
         first = run.producer_ids[0]
         if run.producer_ids.count(first) == len(run.producer_ids):
             unanswered = self._unanswered.get(first)
             if unanswered is not None:
-                unanswered.passed(run.lengths, run.message_counts)
+                unanswered.passed(run.lengths, counts)
             return
         rows = defaultdict(list)
         for row, producer_id in enumerate(run.producer_ids):
@@ -68,7 +70,6 @@ class RelayedUsage:
         for producer_id, own in rows.items():
             unanswered = self._unanswered.get(producer_id)
             if unanswered is not None:
-                counts = run.message_counts
                 unanswered.passed(
                     [run.lengths[row] for row in own], None if counts is None else [counts[row] for row in own]
                 )
@@ -85,3 +86,13 @@ class RelayedUsage:
     def delivered(self, topic: TopicName, seen: Delivered) -> None:
         """Messages were sent on to a consumer."""
         self._counts.add(str(topic), Totals(messages_out=seen.messages, bytes_out=seen.bytes))
+
+
+def _without_followed_chunks(run: PublishRun) -> Sequence[int]:
+    """The messages of each row; none in chunks that others of their message follow."""
+    counts = list(run.message_counts) if run.message_counts is not None else [1] * len(run.offsets)
+    for row, send in run.rare.items():
+        start = run.offsets[row]
+        if send.is_chunk and is_followed_chunk(memoryview(run.data)[start : start + run.lengths[row]]):
+            counts[row] = 0
+    return counts

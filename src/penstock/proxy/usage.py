@@ -151,7 +151,7 @@ class ClientBytes:
 
 
 class _Row:
-    """SENDs of one run; `lengths` is None if their sizes are not kept."""
+    """SENDs of one run; `lengths` is None if their sizes are not kept. Chunks that others follow have no messages."""
 
     __slots__ = ("charged_bytes", "lengths", "messages", "next", "sends")
 
@@ -182,7 +182,7 @@ class UnansweredSends:
         return any(row.charged_bytes for row in self._rows)
 
     def passed(self, lengths: Sequence[int], messages: Sequence[int] | None) -> None:
-        """SENDs were passed on, in this order."""
+        """SENDs were passed on, in this order. Args: messages: of each; 0: a chunk that others follow; None: 1."""
         sends = len(lengths)
         nbytes = ROW_BYTES + SEND_BYTES * sends
         if self._memory.try_charge(nbytes):
@@ -190,7 +190,7 @@ class UnansweredSends:
             self._rows.append(_Row(sends, array("I", lengths), counted, nbytes))
             return
         if self._acknowledged:
-            self._counts.add(str(self.topic.name), Totals(sends if messages is None else sum(messages), sum(lengths)))
+            self._counts.add(str(self.topic.name), _totals(lengths, messages))
         if self._rows and self._rows[-1].lengths is None:
             self._rows[-1].sends += sends
         else:
@@ -198,29 +198,34 @@ class UnansweredSends:
 
     def answered(self, sends: int, *, stored: bool) -> None:
         """The broker has answered the next SENDs: they are stored, or were refused."""
-        messages = nbytes = 0
+        passed = NOTHING
         self._acknowledged |= stored
         while sends and self._rows:
             row = self._rows[0]
             stop = min(row.next + sends, row.sends)
             if stored and row.lengths is not None:
-                nbytes += sum(row.lengths[row.next : stop])
-                messages += stop - row.next if row.messages is None else sum(row.messages[row.next : stop])
+                which = slice(row.next, stop)
+                passed = passed.plus(_totals(row.lengths[which], row.messages and row.messages[which]))
             sends -= stop - row.next
             row.next = stop
             if stop == row.sends:
                 self._rows.popleft()
                 self._memory.release(row.charged_bytes)
-        if messages:
+        if passed.messages_in:
             limited, self._limited_times = self._limited_times, self.topic.publish_limited_times
-            self._counts.add(
-                str(self.topic.name), Totals(messages, nbytes, limited_times=self._limited_times - limited)
-            )
+            self._counts.add(str(self.topic.name), passed._replace(limited_times=self._limited_times - limited))
 
     def close(self) -> None:
         """The producer is gone: what was not answered is sent again, if it matters to its client."""
         self._memory.release(sum(row.charged_bytes for row in self._rows))
         self._rows.clear()
+
+
+def _totals(lengths: Sequence[int], messages: Sequence[int] | None) -> Totals:
+    if messages is None:
+        return Totals(len(lengths), sum(lengths))
+    chunks = messages.count(0)
+    return Totals(sum(messages) + chunks, sum(lengths), chunks_in=chunks)
 
 
 def in_parts(rows: Sequence[TopicUsage], size: int) -> Iterator[Sequence[TopicUsage]]:

@@ -212,11 +212,12 @@ class UsageRecords:
             time_ms=time_ms,
             scope=scope,
             counters_since_ms=since_ms,
-            published_messages=totals.messages_in,
+            published_messages=totals.whole_messages_in,
             published_bytes=totals.bytes_in,
             dispatched_messages=totals.messages_out,
             dispatched_bytes=totals.bytes_out,
             publish_limited_times=totals.limited_times,
+            published_chunks=totals.chunks_in if scope != "group" else None,
             **more,
         )
         self._sequence += 1

@@ -11,7 +11,7 @@ from penstock.core.units import NS_PER_MS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from penstock.governance.resource_group import GroupLimiter
+    from penstock.governance.resource_group import ClassLimiter, GroupLimiter
     from penstock.groups.group import Group
 
 
@@ -47,8 +47,8 @@ class GroupUsage:
         if len(groups) != self._watched:
             self._watched = len(groups)
             for group in groups.values():
-                group.limiter.publish.measure_needed()
-                group.limiter.dispatch.measure_needed()
+                for _, limiter in _with_quota(group):
+                    limiter.measure_needed()
 
     def changed(self, groups: Mapping[str, Group], now_ns: int, since_ms: Callable[[], int]) -> Iterator[Used]:
         """Yield the groups whose counters have changed; consume it whole. Args: since_ms: returns unique times."""
@@ -78,22 +78,28 @@ class GroupUsage:
             again = before is not None and before.limiter is limiter
             began_ms = before.since_ms if before is not None and again else since_ms()
             if before is None or not again or before.seen != seen:
-                needed = _needed(limiter)
+                needed = _needed(group)
                 if before is not None and again and not before.seen:  # It is recorded together with what was not.
                     needed = {kind: max(rate, before.needed.get(kind, 0.0)) for kind, rate in needed.items()}
                 self._recorded[name] = _Recorded(limiter, began_ms, seen, needed)
                 yield Used(name, began_ms, totals, {**more, **needed})
 
 
-def _needed(limiter: GroupLimiter) -> dict[str, float]:
+def _with_quota(group: Group) -> Iterator[tuple[str, ClassLimiter]]:
+    """The classes of traffic that have a quota; others need none, and measuring costs microseconds a publish."""
+    if group.quota.publish.limited:
+        yield "publish", group.limiter.publish
+    if group.quota.dispatch.limited:
+        yield "dispatch", group.limiter.dispatch
+
+
+def _needed(group: Group) -> dict[str, float]:
     """What was needed since the last call; nothing in the first one, which begins to measure."""
-    classes = {"publish": limiter.publish, "dispatch": limiter.dispatch}
-    measured = {name: one.needed for name, one in classes.items()}
-    for one in classes.values():
-        one.measure_needed()
-    return {
-        f"needed_{name}_{kind}": rate.take()
-        for name, needed in measured.items()
-        if needed is not None
-        for kind, rate in zip(("messages", "bytes"), needed, strict=True)
-    }
+    found = {}
+    for name, limiter in _with_quota(group):
+        if limiter.needed is None:
+            limiter.measure_needed()
+            continue
+        messages, nbytes = limiter.needed
+        found[f"needed_{name}_messages"], found[f"needed_{name}_bytes"] = messages.take(), nbytes.take()
+    return found

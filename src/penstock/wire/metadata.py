@@ -75,12 +75,26 @@ def batch_size(entry: Buffer) -> int | None:
     return metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else None
 
 
+def is_followed_chunk(entry: Buffer) -> bool:
+    """Return whether an entry is a chunk that others of its message follow; False if its metadata cannot be read."""
+    view = memoryview(entry)
+    metadata_bytes = int.from_bytes(view[SEAL_BYTES:_METADATA_AT], "big")
+    if _CHUNKS_TAG not in bytes(view[_METADATA_AT : _METADATA_AT + metadata_bytes]):
+        return False
+    try:
+        said = decode(entry)
+    except ProtocolError:
+        return False
+    return said.HasField("chunk_id") and said.chunk_id < said.num_chunks_from_msg - 1
+
+
 # -- without protobuf ------------------------------------------------------------------------------------------------
 
 # Entries up to this average size are searched at once, payloads included; of larger ones only the metadata is.
 _SEARCH_WHOLE_BYTES_MAX: Final = 400
 _COPIED_BYTES_MAX: Final = 16 * 1024
 _DELIVER_AT_TAG: Final = b"\x98\x01"  # field 19, a varint
+_CHUNKS_TAG: Final = b"\xd8\x01"  # field 27, a varint: num_chunks_from_msg
 
 _read_u32: Final = struct.Struct(">I").unpack_from
 

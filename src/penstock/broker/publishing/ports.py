@@ -44,6 +44,7 @@ class PublishedTopic(Protocol):
     messages_in: int
     bytes_in: int
     entries_in: int
+    chunks_in: int  # chunks that others of their message follow; each is a message in `messages_in`
     publish_limited_times: int  # how often a rate limit stopped one of its producers
     publish_lines: tuple[GroupPublish, ...]  # its limits
     resource_groups: tuple[Group, ...]

@@ -146,6 +146,8 @@ class Publish:
                 if producer_id in self.session.producers:
                     self.replies.append(Refusal(producer_id, max(sequence_id, highest), *refusal))
                 continue
+            chunk = row in run.rare and run.rare[row].is_chunk
+            before = self._messages_in(producer_id)
             self._add(
                 producer_id,
                 (sequence_id,),
@@ -153,8 +155,16 @@ class Publish:
                 (run.offsets[row],),
                 (run.lengths[row],),
                 None if run.message_counts is None else (run.message_counts[row],),
-                chunk=row in run.rare and run.rare[row].is_chunk,
+                chunk=chunk,
             )
+            if chunk and self._messages_in(producer_id) > before:
+                start = run.offsets[row]
+                if not publish_checks.is_last_chunk(memoryview(self._data)[start : start + run.lengths[row]]):
+                    self.session.producers[producer_id].topic.chunks_in += 1
+
+    def _messages_in(self, producer_id: int) -> int:
+        producer = self.session.producers.get(producer_id)
+        return producer.messages_in if producer is not None else 0
 
     def _add(
         self,

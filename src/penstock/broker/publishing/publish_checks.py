@@ -84,11 +84,7 @@ def refusal(producer: Producer, data: memoryview, offset: int, length: int, *, c
 
 def is_last_chunk(entry: memoryview) -> bool:
     """Whether a chunk is the last one of its message."""
-    try:
-        said = metadata.decode(entry)
-    except ProtocolError:
-        return True
-    return not said.HasField("chunk_id") or said.chunk_id >= said.num_chunks_from_msg - 1
+    return not metadata.is_followed_chunk(entry)
 
 
 def reason_of(error: PenstockError) -> Reason:

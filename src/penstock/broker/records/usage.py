@@ -30,6 +30,7 @@ from penstock.core.system_topics import is_record_topic
 from penstock.core.units import MIB, MS_PER_S
 from penstock.records.group_usage import GroupUsage
 from penstock.storage.schema import USAGE_COUNTS, USAGE_STATE
+from penstock.wire.metadata import is_followed_chunk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -258,13 +259,14 @@ class UsageRecords:
     async def _count_some(self, count: TopicCount) -> None:
         gap = count.gap
         result = await self._reads.read(count.ledger_id, gap.start, bytes_max=GAP_BYTES, entries_max=GAP_ENTRIES)
-        messages = nbytes = 0
+        messages = nbytes = chunks = 0
         for batch in result.batches:
+            chunks += sum(entry_id in gap and is_followed_chunk(entry) for entry_id, entry in batch.entries())
             for row, entry_id in enumerate(batch.entry_ids):
                 if entry_id in gap:
                     messages += 1 if batch.message_counts is None else batch.message_counts[row]
                     nbytes += batch.lengths[row]
-        count.base = count.base.plus(Totals(messages, nbytes))
+        count.base = count.base.plus(Totals(messages, nbytes, chunks_in=chunks))
         # Without progress there is nothing more to read: the rest was lost with its segment.
         reached = result.next_entry_id if result.next_entry_id > gap.start else gap.stop
         count.gap = range(min(reached, gap.stop), gap.stop)
@@ -409,11 +411,12 @@ class UsageRecords:
             time_ms=time_ms,
             scope=scope,
             counters_since_ms=since_ms,
-            published_messages=totals.messages_in,
+            published_messages=totals.whole_messages_in,
             published_bytes=totals.bytes_in,
             dispatched_messages=totals.messages_out,
             dispatched_bytes=totals.bytes_out,
             publish_limited_times=totals.limited_times,
+            published_chunks=totals.chunks_in if scope != "group" else None,
             **more,
         )
         self._sequence += 1

@@ -48,7 +48,7 @@ class StoredCount(NamedTuple):
     @classmethod
     def of(cls, document: Mapping[str, str]) -> StoredCount:
         cycle, broker, since_ms, last_entry_id, *totals = map(int, document[_MEMBER].split())
-        size = len(NOTHING)
+        size = len(totals) // 2  # An earlier version counted fewer things.
         return cls(cycle, broker, since_ms, last_entry_id, Totals(*totals[:size]), Totals(*totals[size:]))
 
 
@@ -77,6 +77,8 @@ class CountedTopic(Protocol):
     def bytes_out(self) -> int: ...
     @property
     def publish_limited_times(self) -> int: ...
+    @property
+    def chunks_in(self) -> int: ...
 
 
 class Sample(NamedTuple):
@@ -150,5 +152,12 @@ class TopicCount:
 def _sample(topic: CountedTopic) -> Sample:
     return Sample(
         topic.next_entry_id - 1,
-        Totals(topic.messages_in, topic.bytes_in, topic.messages_out, topic.bytes_out, topic.publish_limited_times),
+        Totals(
+            topic.messages_in,
+            topic.bytes_in,
+            topic.messages_out,
+            topic.bytes_out,
+            topic.publish_limited_times,
+            topic.chunks_in,
+        ),
     )

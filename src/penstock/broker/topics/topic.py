@@ -87,6 +87,7 @@ class Topic:
         "adaptive",
         "bytes_in",
         "bytes_out_before",
+        "chunks_in",
         "closed",
         "coming",
         "compacted",
@@ -168,6 +169,7 @@ class Topic:
         self.messages_in = 0
         self.bytes_in = 0
         self.entries_in = 0
+        self.chunks_in = 0
         # Counts of deleted subscriptions: counters shown to users must not decrease.
         self.messages_out_before = 0
         self.bytes_out_before = 0

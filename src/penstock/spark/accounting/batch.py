@@ -21,6 +21,7 @@ from penstock.accounting.differences import (
     COUNTERS,
     LONG_MS,
     MINUTE_MS,
+    OPTIONAL,
     TIME_MS_MAX,
     TIME_MS_MIN,
 )
@@ -70,6 +71,7 @@ def _is_good() -> Column:
     """The same as `differences.fault_of`; a record that has a null where there may be none is not good either."""
     good = (f.col("epoch") >= 0) & (f.col("sequence") >= 0) & (f.col("broker") != "")
     good &= f.col("from_ms").between(TIME_MS_MIN, f.col("time_ms")) & (f.col("time_ms") < TIME_MS_MAX)
-    for one in COUNTERS[:-2]:
-        good &= f.col(one).between(0, COUNTER_MAX - 1)
+    for one in COUNTERS:
+        value = f.coalesce(f.col(one), f.lit(0)) if one in OPTIONAL else f.col(one)
+        good &= value.between(0, COUNTER_MAX - 1)
     return good

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.dataset as ds
 
 from penstock.accounting.closing import Progress, Progresses
 from penstock.accounting.differences import COUNTERS
@@ -87,13 +87,18 @@ class BatchState:
         """Return the files with counters."""
         return [str(self.directory / name) for name in self.files]
 
+    def highest(self) -> Any:  # noqa: ANN401 - pyarrow.Table
+        """Return the counters of all files; of a series perhaps several, of which the highest count."""
+        files = self.series()
+        return ds.dataset(files, schema=SERIES_SCHEMA).to_table() if files else SERIES_SCHEMA.empty_table()
+
     def done(self, batch: int, progress: Progresses, changed: Any = None) -> None:  # noqa: ANN401 - pyarrow.Table
         """Note that the rows of a micro-batch are written, with the counters that it changed."""
         files = list(self.files)
         if changed is not None and changed.num_rows:
             name = f"series-{batch:012}.parquet"
             if len(files) >= FILES_MAX:
-                changed = highest(pa.concat_tables([*(pq.read_table(path) for path in self.series()), changed]))
+                changed = highest(pa.concat_tables([self.highest(), changed]))
                 files.clear()
             write_file(self.directory / name, changed)
             files.append(name)

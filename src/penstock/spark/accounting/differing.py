@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from penstock.accounting.differences import COUNTERS, ZERO, Reading, fault_of, follow, increased
+from penstock.accounting.differences import COUNTERS, OPTIONAL, ZERO, Reading, fault_of, follow, increased
 from penstock.accounting.tables import RECORDED
 from penstock.accounting.versions import with_version
 
@@ -79,7 +79,8 @@ def find(records: Any, before: Any) -> Any:  # noqa: ANN401 - pyarrow.Table
     readings, found = _readings(records)
     high: dict[tuple[Any, ...], Counters] = {}
     for row in _rows(before, (*SERIES, *COUNTERS)):
-        series, counters = row[: len(SERIES)], row[len(SERIES) :]
+        # An earlier version has noted fewer counters.
+        series, counters = row[: len(SERIES)], tuple(one or 0 for one in row[len(SERIES) :])
         high[series] = increased(high.get(series, ZERO), counters)[1]
     by_series: dict[tuple[Any, ...], list[Reading]] = {}
     for one in readings:
@@ -141,14 +142,14 @@ def _readings(records: Any) -> tuple[dict[Reading, int], list[dict[str, Any]]]: 
         broker, epoch, sequence, from_ms, time_ms, scope, name, groups, since_ms = row[:9]
         if scope != "topic":
             name = (groups or ("",))[0] if scope == "group" else ""
-        # Only groups have waiting times; in other records they are null.
-        counters = (*row[9:14], row[14] or 0, row[15] or 0)
+        counted, (broken, topic, published_ms, version) = row[9 : 9 + len(COUNTERS)], row[9 + len(COUNTERS) :]
+        counters = (*counted[: -len(OPTIONAL)], *(one or 0 for one in counted[-len(OPTIONAL) :]))
         one = Reading(broker, epoch, sequence, from_ms, time_ms, scope, name, since_ms, counters)
-        fault = _BROKEN if row[16] else fault_of(one)
+        fault = _BROKEN if broken else fault_of(one)
         if fault is None:
             good.setdefault(one, place)
         else:
-            refused.setdefault((row[17], with_version(fault, row[19])), []).append(row[18])
+            refused.setdefault((topic, with_version(fault, version)), []).append(published_ms)
     found = [
         {**_EMPTY, "kind": "refused", "topic": topic, "name": fault, "records": len(times), "time_ms": max(times)}
         for (topic, fault), times in refused.items()

@@ -10,7 +10,7 @@ Where: `stream` calls it for each part of a micro-batch, by `cogroup`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from penstock.accounting.differences import (
     LONG_MS,
     MINUTE_MS,
     NAME_CHARACTERS_MAX,
+    OPTIONAL,
     SCOPES,
     SPREAD_MINUTES_MAX,
     TIME_MS_MAX,
@@ -42,9 +43,6 @@ if TYPE_CHECKING:
     Bools: TypeAlias = NDArray[np.bool_]
 
 Rows = Any  # pyarrow.Table; pyarrow has no types
-
-# Other records have null there, which means 0.
-_OF_GROUPS: Final = COUNTERS[-2:]
 
 
 def find(records: Rows, before: Rows) -> Rows:
@@ -143,7 +141,7 @@ def _counters(rows: Rows) -> Ints:
 def _good(records: Rows, keys: Rows, counters: Ints) -> Bools:
     """Which records have nothing that `differences.fault_of` might refuse."""
     good = np.ones(records.num_rows, np.bool_)
-    needed = [name for name in COUNTERS if name not in _OF_GROUPS]
+    needed = [name for name in COUNTERS if name not in OPTIONAL]
     for column in (*keys.columns, *(records[name] for name in ("epoch", "sequence", "from_ms", "time_ms", *needed))):
         good &= pc.is_valid(column).to_numpy()
     for name in ("broker", "name"):

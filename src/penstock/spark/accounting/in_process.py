@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from penstock.accounting.closing import ABSENT_AFTER_MS
 from penstock.accounting.records import DecisionRecord, UsageRecord, meanings_of
 from penstock.spark.accounting.batch_state import BatchState, alone, counts_of
 from penstock.spark.accounting.batches import GOVERNANCE, USAGE, Batches
 from penstock.spark.accounting.derived_arrow import ArrowDeriving
-from penstock.spark.accounting.differing import SERIES_SCHEMA
 from penstock.spark.accounting.differing_columns import find
 from penstock.spark.accounting.records_source import CORRUPT, READ
 from penstock.spark.accounting.refreshing import refresh
@@ -85,8 +83,7 @@ class ArrowAccounting:
         for batch, end, records in self._micro_batches(kind, state):
             state.offsets = end
             if kind == USAGE:
-                before = [SERIES_SCHEMA.empty_table(), *(pq.read_table(path) for path in state.series())]
-                batches.add_usage(batch, find(records, pa.concat_tables(before)))
+                batches.add_usage(batch, find(records, state.highest()))
             else:
                 batches.add_decisions(batch, records)
 
