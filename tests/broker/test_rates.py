@@ -15,6 +15,7 @@ from penstock.core.errors import TooManyRequests
 from penstock.core.names import TopicName
 from penstock.core.units import KIB, NS_PER_S
 from penstock.governance.muting import MuteReason
+from penstock.proxy.upstreams import VERSION
 from penstock.testing.client import Type, frame, send
 from penstock.wire.client import entries
 from penstock.wire.pulsar_pb2 import MessageMetadata, ServerError
@@ -596,7 +597,15 @@ async def test_where_delivery_is_limited_the_messages_of_each_entry_are_counted_
     assert topic_of(harness).subscriptions["s"].messages_out == 100
 
 
-@pytest.mark.parametrize(("proxy", "delivered"), [({}, 3), ({"proxy_version": "penstock"}, 1)], ids=["client", "proxy"])
+@pytest.mark.parametrize(
+    ("proxy", "delivered"),
+    [
+        ({}, 3),
+        ({"proxy_to_broker_url": "broker:6650"}, 3),  # a client that was told to stay on its URL
+        ({"proxy_to_broker_url": VERSION}, 1),
+        ({"proxy_version": "3.0.0"}, 1),
+    ],
+)
 async def test_a_proxys_consumer_pays_permits_for_all_messages_of_an_entry(
     harness: Harness, proxy: dict[str, str], delivered: int
 ) -> None:

@@ -190,19 +190,19 @@ class ClientIdentity:
     def greeting(self, connect: codec.CommandConnect) -> codec.CommandConnect:
         """Return the CONNECT that a broker is sent for this client's.
 
-        It keeps `proxy_to_broker_url`: brokers know by it that a proxy is in between, which counts what they deliver.
-        Unlike `proxy_version`, it needs no role of a proxy.
+        It names the proxy as `proxy_to_broker_url`: brokers know by it that a proxy is in between, which counts what
+        they deliver. Unlike `proxy_version`, this needs no role of a proxy.
         """
         assert self.identity is not None, "the client is authenticated first"
         if self.own is None:
             greeting = codec.CommandConnect()
             greeting.CopyFrom(connect)
-            return greeting
-        greeting = self.identity.hello().body(self.identity.shown())
-        greeting.client_version = connect.client_version
-        greeting.protocol_version = connect.protocol_version
-        greeting.proxy_to_broker_url = connect.proxy_to_broker_url
-        greeting.feature_flags.CopyFrom(connect.feature_flags)
+        else:
+            greeting = self.identity.hello().body(self.identity.shown())
+            greeting.client_version = connect.client_version
+            greeting.protocol_version = connect.protocol_version
+            greeting.feature_flags.CopyFrom(connect.feature_flags)
+        greeting.proxy_to_broker_url = VERSION
         return greeting
 
     def _set(self, identity: Identity) -> None:

@@ -23,6 +23,7 @@ from penstock.net.client import AsyncClient
 from penstock.wire.client.connection import ClientConnection, Hello
 from penstock.wire.client.errors import RequestRefused
 from penstock.wire.client.frames import FRAME_BYTES_MAX
+from penstock.wire.codec import PROXY_NAME
 
 if TYPE_CHECKING:
     import ssl
@@ -37,7 +38,7 @@ log = logging.getLogger(__name__)
 
 IDLE_NS: Final = 60 * NS_PER_S
 # What a proxy says of itself. Brokers with authorization accept it from proxy roles only, so it is left out without.
-VERSION: Final = f"penstock-proxy-{__version__}"
+VERSION: Final = f"{PROXY_NAME}{__version__}"
 
 
 class Identity(NamedTuple):

@@ -155,6 +155,8 @@ __all__ = [
 
 # Clients older than this do not know ACTIVE_CONSUMER_CHANGE.
 PROTOCOL_ACTIVE_CONSUMER_CHANGE: Final = 12
+# With which the name of a penstock proxy begins, in CONNECT to a broker.
+PROXY_NAME: Final = "penstock-proxy-"
 SHARED_PRODUCER: Final = ProducerAccessMode.Shared
 
 _UINT64_MASK: Final = (1 << 64) - 1

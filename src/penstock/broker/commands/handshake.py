@@ -67,7 +67,9 @@ class Handshake:
             session.connection.close("CONNECT came twice")
             return
         session.client_version = body.client_version
-        session.through_proxy = bool(body.proxy_version or body.original_principal)
+        # A client that was told to stay on the URL that it came by names its broker there, and is no proxy for that.
+        named = body.proxy_to_broker_url.startswith(codec.PROXY_NAME)
+        session.through_proxy = bool(body.proxy_version or body.original_principal or named)
         session.protocol_version = min(PROTOCOL_VERSION_MAX, body.protocol_version)
         access = self._access
         if access is None:
