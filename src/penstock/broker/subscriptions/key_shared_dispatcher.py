@@ -9,6 +9,7 @@ Where: the dispatcher of Key_Shared subscriptions, based on `key_shared` and `ke
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.subscriptions.dispatcher import HeldConsumer, Plan, Send
@@ -49,6 +50,8 @@ HELD_BYTES: Final = 150
 WAITING_BYTES: Final = 200
 # Entries with long keys whose hashes are kept until they are sent.
 LONG_KEYS_KNOWN: Final = 4 * KEYS_MAX
+# Keys of entries that are set aside, when somebody asks why: a few milliseconds.
+KEYS_LOOKED_AT: Final = 2_000
 
 
 class KeyShared(Shared):
@@ -162,10 +165,10 @@ class KeyShared(Shared):
     def held_keys(self) -> Iterator[HeldConsumer]:
         """Consumers of the keys of entries that are set aside, and why each cannot be sent them.
 
-        Budget: 1 µs per key, and 0.1 µs per entry that is held by other consumers than those of their keys.
+        Budget: 2 µs per key, of at most KEYS_LOOKED_AT, whose entries are counted.
         """
         waiting: Counter[tuple[Consumer, Consumer | None]] = Counter()
-        for consumer, holder, entries in self.order.waiting_keys():
+        for consumer, holder, entries in islice(self.order.waiting_keys(), KEYS_LOOKED_AT):
             waiting[consumer, holder] += entries
         first_held = self.order.first_held({holder for _, holder in waiting if holder is not None})
         for (consumer, holder), entries in waiting.items():
