@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import time
@@ -278,4 +279,5 @@ def test_a_second_signal_ends_all_at_once(frozen: Cluster) -> None:
     assert is_running(pids[1])
     frozen.send_signal(signal.SIGTERM)
     assert frozen.wait() == 1
-    assert "killing broker 1: a second signal came" in log_of(frozen)
+    # The other one may have ended so recently that the supervisor has not heard of it.
+    assert re.search(r"killing (broker 0, )?broker 1: a second signal came", log_of(frozen))
