@@ -2,7 +2,7 @@
 """`make evade`: generated players with a tenant's rights try to get more than a limiter allows.
 
 The oracle is one sentence: what passed for whoever pays <= limit x time + one burst. What passed is counted by the
-player's own clients. A play takes about 50 ms, because its time and its network are virtual.
+player's own clients. A play takes 0.15 s of a processor, because its time and its network are virtual.
 
     python -m tests.evade.run --plays 1000 --write
     python -m tests.evade.run --limiter group-publish-messages --seed 7
