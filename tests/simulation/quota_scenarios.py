@@ -7,6 +7,7 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
+from tests.simulation.arrivals import Arrivals, Pattern
 from tests.simulation.quota_world import INTERVAL_S, Faults, Scenario
 
 QUOTA: Final = 10_000
@@ -74,6 +75,27 @@ NAMED: Final = (
         event_s=60,
         faults=Faults(partition=(EVENT_S, 60, frozenset({0, 1}))),
     ),
+)
+
+
+def _irregular(pattern: Pattern, brokers: int, seconds: int = 40) -> Scenario:
+    """A broker that could use twice the quota, and others that need half of it together, but not evenly."""
+    rates = (HOG, *[QUOTA / 2 / (brokers - 1)] * (brokers - 1))
+    return Scenario(
+        name=f"hog and {brokers - 1} others, {pattern}",
+        brokers=brokers,
+        demand=Arrivals((Pattern.STEADY, *[pattern] * (brokers - 1)), rates, seconds),
+        seconds=seconds,
+        event_s=0,
+        keeps=True,
+        interval_s=1,
+    )
+
+
+IRREGULAR: Final = tuple(
+    _irregular(pattern, brokers)
+    for pattern in (Pattern.STEADY, Pattern.POISSON, Pattern.BATCH, Pattern.TIMER, Pattern.ON_OFF)
+    for brokers in (4, 16)
 )
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.governance.allocation import Strategy
 from tests.simulation.quota_figures import Figures, figures
-from tests.simulation.quota_scenarios import NAMED, random_scenario
+from tests.simulation.quota_scenarios import IRREGULAR, NAMED, random_scenario
 from tests.simulation.quota_world import World
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ STRATEGIES: Final = (Strategy.MAX_MIN, Strategy.PULSAR, Strategy.RESIDUAL_EVEN, 
 COMPARED: Final = STRATEGIES[:2]  # in random scenarios
 HEADS: Final = (
     "scenario", "strategy", "cycles to 10 %", "cycles to 5 %", "peak overshoot", "Jain", "utilisation", "lost work",
+)  # fmt: skip
+IRREGULAR_HEADS: Final = (
+    "scenario", "peak overshoot", "Jain", "utilisation", "reports of a broker and cycle", "their bytes",
 )  # fmt: skip
 COLUMNS: Final[dict[str, Callable[[Figures], float]]] = {
     "peak overshoot, %": lambda one: max(0.0, one.overshoot * 100),
@@ -64,6 +67,27 @@ def row(scenario: Scenario, strategy: Strategy) -> tuple[str, ...]:
 def named_table(only: str) -> str:
     chosen = [scenario for scenario in NAMED if only in scenario.name]
     return _table(HEADS, [row(scenario, strategy) for scenario in chosen for strategy in STRATEGIES])
+
+
+def irregular_row(scenario: Scenario) -> tuple[str, ...]:
+    """One row of the table of irregular arrivals, with what the exchange costs."""
+    world = World(scenario, Strategy.MAX_MIN, random.Random(1))
+    one = figures(world.run(), scenario.all_events_s)
+    sent = scenario.brokers * scenario.seconds / scenario.interval_s
+    return (
+        scenario.name,
+        f"{max(0.0, one.overshoot):.1%}",
+        f"{one.jain:.3f}",
+        f"{one.utilisation:.1%}",
+        f"{world.reports / sent:.1f}",
+        f"{world.report_bytes / sent:,.0f}",
+    )
+
+
+def irregular_table(only: str, processes: int) -> str:
+    chosen = [scenario for scenario in IRREGULAR if only in scenario.name]
+    with ProcessPoolExecutor(processes) as pool:
+        return _table(IRREGULAR_HEADS, pool.map(irregular_row, chosen))
 
 
 def measure_seed(seed: int) -> tuple[bool, list[Figures]]:
@@ -119,6 +143,8 @@ def main() -> None:
     options = parser.parse_args()
     tables = {"named": named_table(options.only)}
     print(tables["named"])
+    tables["irregular"] = irregular_table(options.only, options.processes)
+    print(tables["irregular"])
     if options.random:
         tables["random"] = random_table(range(1, 2 * options.random, 2), options.processes)
         print(tables["random"])

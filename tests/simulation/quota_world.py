@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Brokers that share the quota of one group, on a virtual clock, with the broker's own limiters and exchange.
 
-Publishers offer messages to each broker at a given rate. When a tenth of a second's messages wait, the publishers stop.
+Publishers offer messages to each broker at a given rate. When a tenth of a second's messages wait, the publishers stop;
+or, if the scenario says so, all that arrives is kept until it is served. What is served is compared with what one
+broker with the whole quota would serve, if it divided it fairly among those whose messages wait.
 Reports go through the codec, and arrive late, twice or never, as the scenario says.
 """
 
@@ -9,18 +11,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from operator import add, sub
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.core.units import NS_PER_MS, NS_PER_S
 from penstock.governance.allocation import Strategy, water_level
 from penstock.governance.quota_exchange import ExchangeOptions, QuotaExchange, quotas_of
-from penstock.governance.resource_group import GroupLimiter, GroupRate, GroupRates
+from penstock.governance.resource_group import Amount, GroupLimiter, GroupRate, GroupRates
 from penstock.wire.usage_reports import decode, encode
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Sequence
 
+    from penstock.core.usage_report import UsageReport
 
 TICK_NS = 20 * NS_PER_MS
 TICKS_PER_S = NS_PER_S // TICK_NS
@@ -52,7 +56,12 @@ class Faults:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """What happens. `demand(broker, second, chance)` is in messages per second."""
+    """What happens. `demand(broker, second, chance)` is in messages per second.
+
+    Attributes:
+        keeps: publishers never stop; what waits is kept.
+        interval_s: between two regular reports.
+    """
 
     name: str
     brokers: int
@@ -63,6 +72,8 @@ class Scenario:
     events_s: tuple[float, ...] = ()  # if several things do
     quotas: tuple[tuple[float, int | None], ...] = ()
     faults: Faults = field(default_factory=Faults)
+    keeps: bool = False
+    interval_s: float = INTERVAL_S
 
     @property
     def all_events_s(self) -> tuple[float, ...]:
@@ -79,7 +90,7 @@ class Second(NamedTuple):
     quota: float | None
     demand: list[float]
     served: list[int]
-    fair: list[float]  # max-min fair rates of what was demanded
+    fair: list[float]  # max-min fair rates of what was demanded, or of what would wait at one broker
 
     @property
     def possible(self) -> float:
@@ -95,6 +106,20 @@ def fair(quota: float | None, demand: list[float]) -> list[float]:
     return [min(rate, level) for rate in demand]
 
 
+class OneBroker:
+    """What one broker with the whole quota would serve: all that waits, and in want of quota, fairly."""
+
+    def __init__(self, brokers: int) -> None:
+        self.waiting = [0.0] * brokers
+
+    def serve(self, arrived: list[float], quota: float | None) -> list[float]:
+        """Messages of one tick; returns what is served of each."""
+        waiting = list(map(add, self.waiting, arrived))
+        served = fair(quota, waiting)
+        self.waiting = list(map(sub, waiting, served))
+        return served
+
+
 class Broker:
     """One broker: publishers that wait, the limiter, the exchange."""
 
@@ -107,10 +132,11 @@ class Broker:
         self.exchange = QuotaExchange(name(number), 1, options, 0)
         self.exchange.set_group(GROUP, quotas_of(rates(quota)), self.group, 0)
 
-    def serve(self, offered: float, now_ns: int) -> int:
+    def serve(self, offered: float, now_ns: int, *, keeps: bool) -> int:
         """Publishers offer messages for one tick; return how many are accepted."""
-        per_tick = offered / TICKS_PER_S
-        waiting = min(self.waiting + per_tick, offered * QUEUE_S + 1) if offered else 0.0
+        waiting = self.waiting + offered / TICKS_PER_S
+        if not keeps:
+            waiting = min(waiting, offered * QUEUE_S + 1) if offered else 0.0
         accepted = 0
         limiter = self.group.publish
         if waiting >= 1 and limiter.ready(now_ns):
@@ -118,6 +144,7 @@ class Broker:
             accepted = int(waiting) if left is None else min(int(waiting), left)
             limiter.charge(accepted, accepted * MESSAGE_BYTES, now_ns)
             waiting -= accepted
+        limiter.held = Amount(int(waiting), int(waiting) * MESSAGE_BYTES)
         if waiting >= 1:
             limiter.waits(now_ns)
         else:
@@ -133,13 +160,14 @@ class World:
         self.scenario = scenario
         self.faults = scenario.faults
         self.chance = chance
-        options = ExchangeOptions(interval_ns=INTERVAL_S * NS_PER_S, strategy=strategy)
+        options = ExchangeOptions(interval_ns=round(scenario.interval_s * NS_PER_S), strategy=strategy)
         clocks = self.faults.clocks_ms or (0,) * scenario.brokers
         self.quota = scenario.quota
         self.brokers = [Broker(number, self.quota, options, clocks[number]) for number in range(scenario.brokers)]
         self.seconds: list[Second] = []
-        self.reports = 0
-        self._mail: list[tuple[int, int, int, bytes]] = []
+        self.reports = self.report_bytes = 0
+        self._one = OneBroker(scenario.brokers)
+        self._mail: list[tuple[int, int, int, UsageReport]] = []
         self._posted = 0
         self._starts_ns = [chance.randrange(NS_PER_S // 2) for _ in self.brokers]
 
@@ -152,6 +180,7 @@ class World:
         now_ns = 0
         for _ in range(scenario.seconds):
             served, demand, quota_sum = [0] * len(brokers), [0.0] * len(brokers), 0.0
+            possible = [0.0] * len(brokers)
             for _ in range(TICKS_PER_S):
                 now_ns += TICK_NS
                 now_s = now_ns / NS_PER_S
@@ -164,16 +193,22 @@ class World:
                     self._notice_deaths(now_ns)
                 self._deliver(now_ns)
                 quota_sum += self.quota or 0
+                arrived = [0.0] * len(brokers)
                 for number, broker in enumerate(brokers):
                     if not broker.alive:
+                        self._one.waiting[number] = 0.0
                         continue
                     offered = scenario.demand(number, now_s, chance)
-                    demand[number] += offered / TICKS_PER_S
-                    served[number] += broker.serve(offered, now_ns)
+                    arrived[number] = offered / TICKS_PER_S
+                    served[number] += broker.serve(offered, now_ns, keeps=scenario.keeps)
                     if now_ns >= max(self._starts_ns[number], broker.exchange.poll_at_ns):
                         self._poll(broker, now_ns)
+                demand = list(map(add, demand, arrived))
+                if scenario.keeps:
+                    per_tick = None if self.quota is None else self.quota / TICKS_PER_S
+                    possible = list(map(add, possible, self._one.serve(arrived, per_tick)))
             quota = None if self.quota is None else quota_sum / TICKS_PER_S
-            self.seconds.append(Second(quota, demand, served, fair(quota, demand)))
+            self.seconds.append(Second(quota, demand, served, possible if scenario.keeps else fair(quota, demand)))
         return self.seconds
 
     def _set_quota(self, quota: int | None, now_ns: int) -> None:
@@ -189,17 +224,19 @@ class World:
 
     def _poll(self, broker: Broker, now_ns: int) -> None:
         for report in broker.exchange.poll(now_ns, self._wall_ms(broker, now_ns)):
-            self._publish(broker, encode(report, KEY), now_ns)
+            payload = encode(report, KEY)
+            self.reports += 1
+            self.report_bytes += len(payload)
+            self._publish(broker, decode(payload, KEY, broker.exchange.serves), now_ns)
 
-    def _publish(self, broker: Broker, payload: bytes, now_ns: int) -> None:
-        self.reports += 1
+    def _publish(self, broker: Broker, report: UsageReport, now_ns: int) -> None:
         faults, chance = self.faults, self.chance
         for other in self.brokers:
             if other is broker or chance.random() < faults.loss or self._parted(broker.number, other.number, now_ns):
                 continue
-            self._post(payload, other, now_ns)
+            self._post(report, other, now_ns)
             if chance.random() < faults.repeated:
-                self._post(payload, other, now_ns + NS_PER_S)
+                self._post(report, other, now_ns + NS_PER_S)
 
     def _parted(self, one: int, other: int, now_ns: int) -> bool:
         if self.faults.partition is None:
@@ -207,17 +244,16 @@ class World:
         first, last, side = self.faults.partition
         return first <= now_ns / NS_PER_S < last and (one in side) != (other in side)
 
-    def _post(self, payload: bytes, to: Broker, now_ns: int) -> None:
+    def _post(self, report: UsageReport, to: Broker, now_ns: int) -> None:
         delay_ns = int(self.chance.uniform(*self.faults.delay_s) * NS_PER_S)
         self._posted += 1
-        heappush(self._mail, (now_ns + delay_ns, self._posted, to.number, payload))
+        heappush(self._mail, (now_ns + delay_ns, self._posted, to.number, report))
 
     def _deliver(self, now_ns: int) -> None:
         while self._mail and self._mail[0][0] <= now_ns:
-            _, _, number, payload = heappop(self._mail)
+            _, _, number, report = heappop(self._mail)
             broker = self.brokers[number]
             if broker.alive:
-                report = decode(payload, KEY, broker.exchange.serves)
                 broker.exchange.receive(report, now_ns, self._wall_ms(broker, now_ns))
 
     @staticmethod

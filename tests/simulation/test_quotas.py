@@ -8,9 +8,10 @@ import random
 import pytest
 
 from penstock.governance.allocation import Strategy
-from tests.simulation.quota_scenarios import NAMED
-from tests.simulation.quota_table import PAGE, STRATEGIES, row
-from tests.simulation.quota_world import INTERVAL_S, Faults, Scenario, Second, World
+from tests.simulation.arrivals import Arrivals, Pattern
+from tests.simulation.quota_scenarios import IRREGULAR, NAMED
+from tests.simulation.quota_table import PAGE, STRATEGIES, irregular_row, row
+from tests.simulation.quota_world import INTERVAL_S, TICKS_PER_S, Faults, OneBroker, Scenario, Second, World
 
 QUOTA = 10_000
 
@@ -65,3 +66,29 @@ def test_the_documented_table_is_what_the_simulation_shows(name: str) -> None:
     (scenario,) = (scenario for scenario in NAMED if scenario.name == name)
     for strategy in STRATEGIES:
         assert f"| {' | '.join(row(scenario, strategy))} |" in page, "run make sim"
+
+
+@pytest.mark.parametrize("pattern", [Pattern.POISSON, Pattern.TIMER])
+def test_the_documented_table_of_irregular_arrivals_is_what_the_simulation_shows(pattern: Pattern) -> None:
+    (scenario,) = (scenario for scenario in IRREGULAR if scenario.name == f"hog and 3 others, {pattern}")
+    assert f"| {' | '.join(irregular_row(scenario))} |" in PAGE.read_text(encoding="utf-8"), "run make sim"
+
+
+@pytest.mark.parametrize("pattern", Pattern)
+def test_irregular_arrivals_have_the_mean_rate_that_they_are_given(pattern: Pattern) -> None:
+    seconds, rate, brokers = 300, 100.0, 8
+    arrivals = Arrivals((pattern,) * brokers, (rate,) * brokers, seconds)
+    chance = random.Random(1)
+    total = sum(
+        arrivals(broker, tick / TICKS_PER_S, chance) / TICKS_PER_S
+        for broker in range(brokers)
+        for tick in range(1, seconds * TICKS_PER_S + 1)
+    )
+    assert total == pytest.approx(rate * seconds * brokers, rel=0.1)
+
+
+def test_what_waits_at_one_broker_is_kept_and_served_fairly() -> None:
+    one = OneBroker(3)
+    assert one.serve([10, 50, 2], 12) == [5, 5, 2]
+    assert one.serve([0, 0, 0], 12) == [5, 7, 0]
+    assert one.serve([0, 0, 0], None) == [0, 38, 0]
