@@ -142,7 +142,7 @@ async def test_producers_that_wait_are_refused_when_their_row_is_used_up(tmp_pat
         await Client.producing(broker.port)
         waiting = await Client.connected(broker.port)
         answer = await waiting.request(Type.PRODUCER, Type.ERROR, topic=TOPIC, producer_id=0, producer_access_mode=2)
-        assert "cannot wait" in answer.error.message
+        assert "that waits takes" in answer.error.message
         assert topic_of(broker).write_access.waiting == type(topic_of(broker).write_access.waiting)()
 
 
