@@ -17,6 +17,8 @@ KINDS: Final = 4
 GROUP_ID_MAX: Final = (1 << 64) - 1
 # A broker with more groups sends several reports instead of one.
 GROUPS_PER_REPORT: Final = 10_000
+# What a report lends, at most.
+LOANS_PER_REPORT: Final = 10_000
 # A share is sent as a part of its quota, in these units, rounded up. So a changed quota changes all shares at once.
 WHOLE_SHARE: Final = (1 << 16) - 1
 
@@ -32,6 +34,7 @@ class GroupUsage(NamedTuple):
     used: FourNumbers = NOTHING  # thousandths per second
     held: FourNumbers = NOTHING  # demand beyond `used` that waited, thousandths per second
     share: FourNumbers = NOTHING  # what the broker enforces, in `WHOLE_SHARE`ths of the quota; 0: no quota
+    waiting: FourNumbers = NOTHING  # what could be used at once, if others lent it; thousandths
 
 
 class Covered(NamedTuple):
@@ -39,6 +42,27 @@ class Covered(NamedTuple):
 
     first: int = 0
     last: int = GROUP_ID_MAX
+
+
+class Loan(NamedTuple):
+    """What the sender of a report did not use of its share, and gives to another broker: to be used soon, and once."""
+
+    group: int
+    kind: int  # of `KINDS`
+    amount: int  # thousandths of messages or bytes
+
+
+class Borrower(NamedTuple):
+    """To whom a report lends, and how lately it was heard.
+
+    The borrower knows when it sent its report `sequence`; so it can tell how old the loans are at most, without
+    comparing clocks.
+    """
+
+    broker: str
+    sequence: int  # of its last report that the sender has seen
+    heard_ms_ago: int
+    loans: tuple[Loan, ...]
 
 
 class UsageReport(NamedTuple):
@@ -51,3 +75,4 @@ class UsageReport(NamedTuple):
     groups: tuple[GroupUsage, ...] = ()  # in the order of their ids
     covered: Covered | None = None  # None: only changes
     asks: bool = False  # the sender does not know what all others use, and asks for complete reports
+    borrowers: tuple[Borrower, ...] = ()

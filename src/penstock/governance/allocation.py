@@ -38,12 +38,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-# Brokers below the level may together exceed their demands by this part of the quota.
-SLACK_PERCENT: Final = 4
+# Of this part of the quota, all brokers with demand have an equal part beyond it, if the quota is not short.
+MARGIN_PERCENT: Final = 3
 # All brokers without usage may together use this part of the quota.
 RESERVE_PERCENT: Final = 1
 # Max-min shares never sum to more than this part of the quota.
-BOUND_PERCENT: Final = 100 + SLACK_PERCENT + RESERVE_PERCENT
+BOUND_PERCENT: Final = 100 + MARGIN_PERCENT + RESERVE_PERCENT
 
 
 class Report(NamedTuple):
@@ -158,118 +158,40 @@ def max_min_shares(quota: int, demands: list[int], shares: list[int], cluster: C
 
 
 def max_min_share(quota: int, demands: list[int], shares: list[int], cluster: Cluster = ALONE) -> int:
-    """Return the last of `max_min_shares`, in a third of the time: a broker divides thousands of quotas.
+    """Return the last of `max_min_shares`, in half of the time: a broker divides thousands of quotas.
 
-    What the others want is computed only if this share wants to grow and something is free. While the quota is far from
-    used up, all want their demand and the same step more. No objects, few calls; `max_min_shares` says what is meant.
+    What the others want is computed only if this share wants to grow and something is free.
     """
-    members, absent, reserved, unknown = cluster
-    count = len(demands)
-    members = max(members, count + absent)
-    floor = quota * RESERVE_PERCENT // (100 * members)
-    if absent:
-        quota = quota * (members - absent) // members
-    demand, share = demands[-1], shares[-1]
-    active = count - demands.count(0)
-    idle = members - absent - active
-    rest = quota - sum(demands)
-    slack = quota * SLACK_PERCENT // (100 * active) if active else 0
-    spare = unused = level = at_level = pool = 0
-    if rest >= slack:
-        spare = rest // (active + 1) if idle else rest // active
-        unused = max(floor, spare // idle) if idle else 0
-        step = max(slack, spare)
-        want = demand + step if demand else unused
-    else:
-        if rest < 0:
-            level, rest, unused = water_level(quota, demands), 0, floor
+    terms = _terms(quota, demands, cluster)
+    share, want = shares[-1], _wanted(demands[-1], terms)
+    if want > share:
+        free = terms.bound - sum(shares)
+        if free <= 0:
+            want = share
         else:
-            level = max(demands)
-            spare = rest // (active + 1) if idle else rest // active
-            unused = max(floor, spare // idle) if idle else 0
-        at_level = sum([other >= level for other in demands])
-        pool = rest + at_level * level
-        step = max(spare, min(slack, rest))  # of those at the level
-        if demand == 0:
-            want = unused
-        elif demand >= level:
-            want = level + step
-        else:
-            want = demand + max(spare, min(slack, max(rest, (demand + pool) // (at_level + 1) - demand)))
-    if want <= share:
-        return max(floor, want)
-    free = 0 if unknown else quota * (100 + SLACK_PERCENT) // 100 - reserved - sum(shares)
-    if free <= 0:
-        return max(floor, share)
-    missing = 0
-    for other, held in zip(demands, shares, strict=True):
-        if other == 0:
-            more = unused - held
-        elif not at_level:
-            more = other + step - held
-        elif other >= level:
-            more = level + step - held
-        else:
-            more = other - held + max(spare, min(slack, max(rest, (other + pool) // (at_level + 1) - other)))
-        if more > 0:
-            missing += more
-    if missing > free:
-        want = share + (want - share) * free // missing
-    return max(floor, want)
+            wanted = [_wanted(demand, terms) for demand in demands]
+            missing = sum([more - held for more, held in zip(wanted, shares, strict=True) if more > held])
+            if missing > free:
+                want = share + (want - share) * free // missing
+    return max(terms.floor, want)
 
 
 def max_min_settling(quota: int, demands: list[int], shares: list[int]) -> tuple[list[int], bool]:
     """Return `max_min_shares` of all members, and whether all have what they should have.
 
-    If they have, dividing again gives the same. No objects, few calls, as in `max_min_share`: a replay divides millions
-    of times.
+    If they have, dividing again gives the same.
     """
-    count = len(demands)
-    floor = quota * RESERVE_PERCENT // (100 * max(1, count))
-    active = count - demands.count(0)
-    idle = count - active
-    rest = quota - sum(demands)
-    slack = quota * SLACK_PERCENT // (100 * active) if active else 0
-    spare = rest // (active + (idle > 0)) if rest > 0 and count else 0
-    unused = max(floor, spare // idle) if idle else 0
-    if rest >= slack:
-        step = max(slack, spare)
-        wanted = [demand + step if demand else unused for demand in demands]
-    else:
-        level = water_level(quota, demands) if rest < 0 else max(demands)
-        rest = max(0, rest)
-        at_level = sum([demand >= level for demand in demands])
-        pool = rest + at_level * level
-        most = level + max(spare, min(slack, rest))
-        wanted = [
-            unused
-            if demand == 0
-            else most
-            if demand >= level
-            else demand + max(spare, min(slack, max(rest, (demand + pool) // (at_level + 1) - demand)))
-            for demand in demands
-        ]
-    free = max(0, quota * (100 + SLACK_PERCENT) // 100 - sum(shares))
+    terms = _terms(quota, demands, ALONE)
+    wanted = [_wanted(demand, terms) for demand in demands]
     missing = sum([want - share for want, share in zip(wanted, shares, strict=True) if want > share])
-    settled = free >= missing
-    if not settled:
-        wanted = [
-            want if want <= share else share + (want - share) * free // missing
-            for want, share in zip(wanted, shares, strict=True)
-        ]
-    if min(wanted, default=floor) < floor:
-        wanted = [max(floor, want) for want in wanted]
-    return wanted, settled
+    return _grown(wanted, shares, terms), terms.bound - sum(shares) >= missing
 
 
 class _Terms(NamedTuple):
     """What the shares of all brokers depend on."""
 
-    level: int  # brokers that demand more get this, if the quota is short
-    at_level: int  # how many demand as much or more
-    rest: int  # of the quota, when all demand is met
-    spare: int  # each active broker's part of the rest
-    slack: int  # what a broker below the level may exceed its demand by
+    level: int  # no broker with demand gets more, if the quota is short
+    margin: int  # what each of them may exceed its demand by
     unused: int  # share of a broker without demand
     floor: int  # a broker's part of the reserve
     bound: int  # of all shares together; 0 if none may grow
@@ -283,31 +205,21 @@ def _terms(quota: int, demands: list[int], cluster: Cluster) -> _Terms:
         quota = quota * (members - absent) // members
     active = len(demands) - demands.count(0)
     idle = members - absent - active
-    rest = quota - sum(demands)
+    margin = quota * MARGIN_PERCENT // (100 * active) if active else 0
+    rest = quota - sum(demands) - active * margin
+    level, unused = quota, floor
     if rest < 0:
-        level, rest, spare, unused = water_level(quota, demands), 0, 0, floor
+        level = water_level(quota, [demand + margin if demand else 0 for demand in demands])
     else:
-        level = max(demands, default=0)
-        spare = rest // (active + (idle > 0)) if demands else 0
+        spare = rest // max(1, active + (idle > 0))
+        margin += spare
         unused = max(floor, spare // idle) if idle else 0
-    slack = quota * SLACK_PERCENT // (100 * active) if active else 0
-    bound = 0 if unknown else quota * (100 + SLACK_PERCENT) // 100 - reserved
-    at_level = sum([demand >= level for demand in demands])
-    return _Terms(level, at_level, rest, spare, slack, unused, floor, bound)
+    return _Terms(level, margin, unused, floor, 0 if unknown else quota * (100 + MARGIN_PERCENT) // 100 - reserved)
 
 
 def _wanted(demand: int, terms: _Terms) -> int:
     """The share that a broker should have, as soon as the others have given way."""
-    level, at_level, rest, spare, slack, unused, _, _ = terms
-    if demand == 0:
-        return unused
-    others = at_level
-    if demand >= level:
-        demand = level
-        others -= 1
-    # What this broker would get if it demanded all: the rest, or as much as those at the level.
-    most = max(demand + rest, (demand + rest + others * level) // (others + 1))
-    return max(demand + spare, min(demand + slack, most))
+    return min(terms.level, demand + terms.margin) if demand else terms.unused
 
 
 def water_level(quota: int, demands: Sequence[int]) -> int:

@@ -34,7 +34,7 @@ class TokenBucket:
     one counts as the previous one.
     """
 
-    __slots__ = ("_at_ns", "_burst_ns", "_credit", "period_ns", "rate", "stepwise")
+    __slots__ = ("_at_ns", "_burst_ns", "_credit", "_spilled", "period_ns", "rate", "stepwise")
 
     def __init__(
         self,
@@ -51,6 +51,7 @@ class TokenBucket:
         self.stepwise = stepwise
         self._burst_ns = burst_ns  # None: one period
         self._credit = self._full  # in 1/period_ns of a token
+        self._spilled = 0  # the same: what was added to a full bucket
         self._at_ns = now_ns
 
     def consume(self, tokens: int, now_ns: int) -> None:
@@ -91,6 +92,19 @@ class TokenBucket:
             wait_ns = -(-wait_ns // self.period_ns) * self.period_ns
         return self._at_ns + wait_ns
 
+    def spilled(self, now_ns: int) -> int:
+        """Take away what does not fit, and return that of the time since the last call; in 1/period_ns of a token."""
+        self._settle(now_ns)
+        excess = max(0, self._credit - self._full)
+        self._credit -= excess
+        spilled, self._spilled = self._spilled + excess, 0
+        return spilled
+
+    def give(self, credit: int, now_ns: int) -> None:
+        """Add so many 1/period_ns of a token, also to a full bucket: until `spilled` is called."""
+        self._settle(now_ns)
+        self._credit += credit
+
     def set_rate(self, rate: int, now_ns: int, *, period_ns: int | None = None) -> None:
         """Change the rate and keep the balance. Tokens above the new burst are lost."""
         period_ns = period_ns or self.period_ns
@@ -100,6 +114,7 @@ class TokenBucket:
             # Rounded down: a change never gives anything away.
             self._credit = self._credit * period_ns // self.period_ns
         self.rate, self.period_ns = rate, period_ns
+        self._spilled += max(0, self._credit - self._full)
         self._credit = min(self._credit, self._full)
 
     @property
@@ -113,7 +128,12 @@ class TokenBucket:
             passed_ns -= passed_ns % self.period_ns
         if passed_ns > 0:
             self._at_ns += passed_ns
-            self._credit = min(self._full, self._credit + passed_ns * self.rate)
+            credit = self._credit + passed_ns * self.rate
+            limit = max(self._full, self._credit)
+            if credit > limit:
+                self._spilled += credit - limit
+                credit = limit
+            self._credit = credit
 
 
 def _check(rate: int, period_ns: int) -> None:

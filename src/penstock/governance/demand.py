@@ -9,6 +9,8 @@ All amounts are thousandths per second.
 
 from __future__ import annotations
 
+from typing import Final
+
 # Something waits almost always: the group wants more than its share. How much more is not known, so the estimate is
 # doubled; if that did not bring a larger share, the group wants all it can get. (To believe that at once would give a
 # whole share to each broker that misses a little for a moment.)
@@ -26,6 +28,8 @@ _SUDDEN_QUOTA_PART = 200
 CAREFUL = 2
 CALM = 4
 _GRAINS_MIN = 3
+# Demand that comes in bursts is remembered for so many of its gaps.
+REMEMBERED_GAPS: Final = 8
 # An average estimate comes from about as many intervals.
 _AVERAGED = 4
 
@@ -66,6 +70,29 @@ def follow(demand: int, used: int, held: int, quota: int, grain: int, *, contend
     ):
         return seen
     return demand + change // _AVERAGED
+
+
+def next_gap_ms(gap_ms: int, quiet_ms: int, elapsed_ms: int) -> int:
+    """Return the usual time between bursts, after traffic that came when nothing did for `quiet_ms`.
+
+    Traffic without a pause, for `elapsed_ms`, shortens it: after some gaps' time without any, there are none.
+    """
+    if quiet_ms > 0:
+        return (gap_ms + quiet_ms) // 2 if gap_ms else quiet_ms
+    return max(0, gap_ms - elapsed_ms // REMEMBERED_GAPS)
+
+
+def fallen(demand: int, seen: int, elapsed_ns: int, window_ns: int) -> int:
+    """Return the new estimate of demand that comes in bursts, when less than the estimate was seen.
+
+    The share is kept for the next burst; what is not used until then is lent (`loans`).
+    """
+    return demand - (demand - seen) * elapsed_ns // window_ns
+
+
+def changed_with_gaps(sent: int, demand: int, quota: int) -> bool:
+    """Whether an estimate of demand that comes in bursts differs so much from the one that was reported."""
+    return demand < sent * 2 // 3 or demand > sent + max(sent // 10, quota // 100)
 
 
 def more_than_chance(before: int, now: int, grain: int, deviations: int) -> bool:

@@ -16,12 +16,20 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.units import NS_PER_MS, NS_PER_S, NS_PER_US
 from penstock.core.usage_report import KINDS, NOTHING, WHOLE_SHARE, FourNumbers
-from penstock.governance.demand import changed, follow, held_back
+from penstock.governance.demand import (
+    REMEMBERED_GAPS,
+    changed,
+    changed_with_gaps,
+    fallen,
+    follow,
+    held_back,
+    next_gap_ms,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penstock.governance.resource_group import GroupRate, GroupRates
+    from penstock.governance.resource_group import Amount, GroupRate, GroupRates
 
 # A change of demand is reported if it is more than 10 %, or more than 1 % of the quota; at once, if it is more than 1 %
 # of the quota, or if it is more than 10 % and more than a quarter percent of the quota.
@@ -31,6 +39,9 @@ _MUCH_QUOTA_PART: Final = 400
 # A change of share is reported if it is more than 2 %; at once, if it is also more than a quarter percent of the quota.
 _CHANGED_SHARE_PART: Final = 64
 _EARLY_SHARE: Final = WHOLE_SHARE // 400
+
+# After this time without traffic, there will be no more.
+_GAP_MS_MAX: Final = 2_000
 
 _THOUSAND: Final = 1_000
 # Counters of a group: those of `KINDS`, and the waiting times of publish and dispatch in microseconds.
@@ -65,6 +76,17 @@ class CountedTraffic(Protocol):
     def limited_ns(self, now_ns: int) -> int:
         """For how long something has been waiting, in all."""
 
+    @property
+    def waits_since_ns(self) -> int | None:
+        """Since when something waits; None: nothing does."""
+
+    @property
+    def held(self) -> Amount:
+        """What waits, if that is known."""
+
+    def spilled(self, now_ns: int) -> tuple[int, int]:
+        """What was not used of the share since the last call: thousandths of messages and bytes."""
+
 
 class LimitedGroup(Protocol):
     """A group on this broker, which counts its traffic and enforces its share."""
@@ -80,6 +102,9 @@ class LimitedGroup(Protocol):
 
     def set_share(self, share: GroupRates, now_ns: int) -> None: ...
 
+    def borrow(self, kind: int, amount: int, now_ns: int) -> None:
+        """Add what another broker did not use, in thousandths of one of `KINDS`; it may be used now, not later."""
+
 
 class OwnUsage:
     """Counters, demand, and what was reported, of each group.
@@ -88,13 +113,28 @@ class OwnUsage:
         stale: by place: whether something of that which shares follow from has changed since they were computed.
     """
 
-    __slots__ = ("_contended", "_counted", "_demand", "_measured_ms", "_sent_demand", "_sent_share", "stale")
+    __slots__ = (
+        "_active_ms",
+        "_contended",
+        "_counted",
+        "_demand",
+        "_gap_ms",
+        "_measured_ms",
+        "_sent_demand",
+        "_sent_share",
+        "_waits",
+        "stale",
+    )
 
     def __init__(self) -> None:
         self.stale = bytearray()
         self._counted = array("I")  # the lowest 32 bits of each counter
         self._contended = bytearray()
+        self._waits = bytearray()  # a bit for each kind for which something waits most of the time
         self._measured_ms = array("I")  # its lowest 32 bits
+        # By place and class of traffic: when something was measured last, and the gaps between.
+        self._active_ms = array("I")
+        self._gap_ms = array("I")
         self._demand = array("f")
         self._sent_demand = array("f")
         self._sent_share = array("H")
@@ -114,6 +154,9 @@ class OwnUsage:
         if place * KINDS == len(self._demand):
             self._counted.extend((0,) * _COUNTERS)
             self._measured_ms.append(0)
+            self._active_ms.extend((0, 0))
+            self._gap_ms.extend((0, 0))
+            self._waits.append(0)
             self._contended.append(False)
             self.stale.append(True)
             self._demand.extend((0.0,) * KINDS)
@@ -166,7 +209,7 @@ class OwnUsage:
 
     def measure(self, place: int, quotas: FourQuotas, group: LimitedGroup, now_ns: int, *, with_held: bool) -> Change:
         """Estimate the demand since the last call; return whether it is to be reported."""
-        elapsed_ns = (now_ns // NS_PER_MS - self._measured_ms[place] & _LOW_32) * NS_PER_MS
+        elapsed_ns = self.elapsed_ns(place, now_ns)
         if not elapsed_ns:
             return Change.NONE
         counted = self.count(place, group, now_ns)
@@ -176,6 +219,8 @@ class OwnUsage:
         grains = _grains(counted, demand, elapsed_ns)
         estimates = []
         waits = False
+        waiting = 0
+        windows_ns = [self._window_ns(place, number, counted, elapsed_ns, now_ns) for number in (0, 1)]
         contended = bool(self._contended[place])
         for kind, quota in enumerate(quotas):
             used = counted[kind] * _THOUSAND * NS_PER_S // elapsed_ns
@@ -186,12 +231,55 @@ class OwnUsage:
                 short = used * 2 >= self.sent(place, kind, quota)[1] or used <= grains[kind]
                 held = held_back(used, waited_ns, elapsed_ns, quota, demand[kind]) if short else 0
                 waits = waits or held > 0
-            estimates.append(follow(demand[kind], used, held, quota or used, grains[kind], contended=contended))
+                waiting |= (short and waited_ns * 2 > elapsed_ns) << kind
+            window_ns = windows_ns[kind // 2]
+            if used + held < demand[kind] and window_ns > elapsed_ns:
+                estimates.append(fallen(demand[kind], used + held, elapsed_ns, window_ns))
+            else:
+                estimates.append(follow(demand[kind], used, held, quota or used, grains[kind], contended=contended))
         _set(self._demand, place, estimates)
         change = self._demand_change(place, quotas, grains)
+        if waiting != self._waits[place]:
+            self._waits[place] = waiting
+            change = Change.EARLY
         if waits and not self._contended[place]:
             self._contended[place] = self.stale[place] = True
         return change if self._contended[place] else min(change, Change.REGULAR)
+
+    def waits(self, place: int) -> bool:
+        """Whether something waited for most of the last measurement."""
+        return self._waits[place] > 0
+
+    def waiting(self, place: int, quotas: FourQuotas, group: LimitedGroup) -> FourNumbers:
+        """What could be used at once, in thousandths: what is held, as far as that is known, and at most a quota."""
+        found = [0, 0, 0, 0]
+        for kind, quota in enumerate(quotas):
+            if quota is not None and self._waits[place] >> kind & 1:
+                held = (group.publish, group.dispatch)[kind // 2].held[kind % 2] * _THOUSAND
+                found[kind] = min(held or quota, quota)
+        return found[0], found[1], found[2], found[3]
+
+    def _window_ns(self, place: int, number: int, counted: Sequence[int], elapsed_ns: int, now_ns: int) -> int:
+        """For how long demand of a class of traffic is remembered: some of its gaps; 0 if it has none."""
+        at = place * 2 + number
+        now_ms, elapsed_ms = now_ns // NS_PER_MS & _LOW_32, elapsed_ns // NS_PER_MS
+        quiet_ms = (now_ms - self._active_ms[at] & _LOW_32) - elapsed_ms
+        active = counted[number * 2] or counted[KINDS + number]
+        if quiet_ms > _GAP_MS_MAX:
+            self._gap_ms[at] = 0
+        elif active:
+            self._gap_ms[at] = next_gap_ms(self._gap_ms[at], quiet_ms, elapsed_ms)
+        if active:
+            self._active_ms[at] = now_ms
+        return self._gap_ms[at] * REMEMBERED_GAPS * NS_PER_MS
+
+    def is_contended(self, place: int) -> bool:
+        """See `set_contended`."""
+        return bool(self._contended[place])
+
+    def elapsed_ns(self, place: int, now_ns: int) -> int:
+        """For how long the group was not measured."""
+        return (now_ns // NS_PER_MS - self._measured_ms[place] & _LOW_32) * NS_PER_MS
 
     def set_contended(self, place: int, quotas: FourQuotas, *, contended: bool) -> Change:
         """Say whether brokers demand about as much as the quota. Otherwise no change is urgent.
@@ -211,6 +299,10 @@ class OwnUsage:
             now, sent = int(self._demand[place * KINDS + kind]), int(self._sent_demand[place * KINDS + kind])
             amount = abs(now - sent)
             if not amount:
+                continue
+            if self._gap_ms[place * 2 + kind // 2]:
+                if changed_with_gaps(sent, now, quota or sent):
+                    change = Change.EARLY
                 continue
             much = amount * _CHANGED_PART > max(now, sent)
             large = quota is not None and amount * (_MUCH_QUOTA_PART if much else _CHANGED_QUOTA_PART) > quota

@@ -30,6 +30,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from dataclasses import dataclass
+from functools import partial
 from itertools import compress, pairwise
 from operator import gt
 from typing import TYPE_CHECKING, Final
@@ -42,21 +43,23 @@ from penstock.core.usage_report import (
     Covered,
     FourNumbers,
     GroupUsage,
+    Loan,
     UsageReport,
 )
 from penstock.governance.allocation import RESERVE_PERCENT, RULES, Report, Strategy, max_min_share
+from penstock.governance.loans import Loans
 from penstock.governance.own_usage import Change, FourQuotas, LimitedGroup, OwnUsage, part_of
 from penstock.governance.quota_members import QuotaMembers
 from penstock.governance.report_senders import Refusal, Sender
-from penstock.governance.resource_group import GroupRate, GroupRates
+from penstock.governance.resource_group import BURST_NS, GroupRate, GroupRates
 from penstock.governance.usage_rows import UsageRows
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
 # Per interval: measurements, early reports, and complete reports that others ask for.
-MEASURED_PER_INTERVAL: Final = 20
+MEASURED_PER_INTERVAL: Final = 25
 EARLY_PER_INTERVAL: Final = 50
 COMPLETE_PER_INTERVAL: Final = 5
 # Groups that are measured at a time: the loop has other work.
@@ -115,10 +118,14 @@ class QuotaExchange:
         self._quotas: list[FourQuotas] = []
         self._own = OwnUsage()
         self._others = UsageRows()
+        self._loans = Loans(options.interval_ns)
+        self._lending: set[int] = set()  # places whose unused amounts are counted
         # Places to report: at once, and in the regular report. The latter has those of early reports, too: they may
         # have been lost.
         self._early: set[int] = set()
         self._changed: set[int] = set()
+        self._to_review = False  # a report may have changed how quotas are divided
+        self._heard: set[int] = set()  # places of which a report said something new
         self._sequence = 0
         self._cycle = 0
         self._to_divide = 0  # groups whose shares are to be computed, because the members have changed
@@ -175,6 +182,9 @@ class QuotaExchange:
         self._others.clear_group(place)
         self._groups[place] = None
         self._free_places.append(place)
+        self._heard.discard(place)
+        self._lending.discard(place)
+        self._loans.forget(place)
         self._early.discard(place)
         self._changed.discard(place)
 
@@ -194,18 +204,23 @@ class QuotaExchange:
     @property
     def poll_at_ns(self) -> int:
         """When `poll` has something to do, if nothing arrives before."""
-        if self._to_divide:
+        if self._to_divide or self._heard or self._to_review:
             return 0
         at_ns = min(self._next_measure_ns, self._next_regular_ns, self._complete_at_ns)
-        if self._early:
+        if self._early or self._loans.granted:
             at_ns = min(at_ns, self._sent_ns + self.options.interval_ns // EARLY_PER_INTERVAL)
         return at_ns
 
     def poll(self, now_ns: int, wall_ms: int) -> list[UsageReport]:
         """Measure, if it is time; return the reports to publish: usually one, or none."""
         interval_ns = self.options.interval_ns
+        if self._to_review:
+            self._to_review = False
+            self._review(now_ns)
         if self._to_divide:
             self._divide_some(now_ns)
+        while self._heard:
+            self._apply(self._heard.pop(), now_ns)
         due = now_ns >= self._complete_at_ns
         if now_ns >= self._next_measure_ns:
             self._next_measure_ns = now_ns + interval_ns // MEASURED_PER_INTERVAL
@@ -218,7 +233,7 @@ class QuotaExchange:
             self._cycle += 1
             if not self._fair:
                 self._apply_all(now_ns)
-        elif self._early and now_ns - self._sent_ns >= interval_ns // EARLY_PER_INTERVAL:
+        elif (self._early or self._loans.granted) and now_ns - self._sent_ns >= interval_ns // EARLY_PER_INTERVAL:
             due = True
         return self._reports(now_ns, wall_ms, regular=regular) if due or regular else []
 
@@ -228,11 +243,43 @@ class QuotaExchange:
         for place in self._places[start : self._measured]:
             group = self._groups[place]
             assert group is not None
+            if self._fair:
+                self._lend(place, group, now_ns)
             change = self._own.measure(place, self._quotas[place], group, now_ns, with_held=self._fair)
             self._to_report(place, change)
             if change is Change.EARLY and self._fair:
                 self._own.demand_is_sent(place)
                 self._apply(place, now_ns)
+
+    def _lend(self, place: int, group: LimitedGroup, now_ns: int) -> None:
+        """Lend what was not used since the last measurement, if something waits elsewhere.
+
+        If something waits here, it came only now, and may use it.
+        """
+        lends = self._loans.are_wanted(place) or self._own.waits(place)
+        began = lends and place not in self._lending
+        (self._lending.add if lends else self._lending.discard)(place)
+        if not lends:
+            return
+        for first, limiter in ((0, group.publish), (2, group.dispatch)):
+            for kind, spilled in enumerate(limiter.spilled(now_ns), first):
+                quota = self._quotas[place][kind]
+                if quota is None or began:
+                    continue  # What was not used before nobody can use any more.
+                # A process that was stopped for a while has nothing of that time.
+                most = self._own.sent(place, kind, quota)[1] * self._measured_ns * 2 // NS_PER_S
+                amount = min(spilled, most + self._loans.borrowed(place, kind))
+                if limiter.waits_since_ns is not None:
+                    group.borrow(kind, amount, now_ns)
+                else:
+                    members = self._members.cluster.members
+                    self._loans.collect(place, kind, self._id_of[place], amount, quota, members)
+
+    @property
+    def _measured_ns(self) -> int:
+        """Time between two measurements of a group."""
+        rounds = 1 + len(self._places) // self.options.measured_at_once
+        return rounds * self.options.interval_ns // MEASURED_PER_INTERVAL
 
     def _to_report(self, place: int, change: Change) -> None:
         if change is not Change.NONE:
@@ -254,26 +301,38 @@ class QuotaExchange:
     def receive(self, report: UsageReport, now_ns: int, wall_ms: int) -> Refusal | None:
         """Take a report of another broker into account; or return why it does not count."""
         sender = self._members.accept(report, now_ns, wall_ms)
+        self._to_review = self._to_review or self._members.unsettled or isinstance(sender, Refusal)
         if isinstance(sender, Refusal):
-            self._review(now_ns)
             return sender
         if report.asks:
             # At most some times per interval: all may ask at the same time, again and again.
             at_ns = max(now_ns, self._complete_ns + self.options.interval_ns // COMPLETE_PER_INTERVAL)
             self._complete_at_ns = min(self._complete_at_ns, at_ns)
+        for borrower in report.borrowers:
+            if borrower.broker == self.broker and self._loans.are_new(borrower, now_ns):
+                self._borrow(borrower.loans, now_ns)
         for usage in report.groups:
             place = self._place(usage.group)
             if place is None:
                 continue
             self._learn(place, sender.number, usage)
             if self._fair and self._own.stale[place]:
-                self._apply(place, now_ns)
+                self._heard.add(place)
         if report.covered is not None:
-            self._forget_unlisted(sender, report, report.covered, now_ns)
+            self._forget_unlisted(sender, report, report.covered)
             sender.has_covered(report.covered)
-        if self._members.unsettled:
-            self._review(now_ns)
         return None
+
+    def _borrow(self, loans: Sequence[Loan], now_ns: int) -> None:
+        for loan in loans:
+            place = self._place(loan.group)
+            quota = None if place is None else self._quotas[place][loan.kind]
+            if place is not None and quota is not None:
+                group = self._groups[place]
+                assert group is not None
+                amount = min(loan.amount, quota * BURST_NS // NS_PER_S)
+                self._loans.borrow(place, loan.kind, amount)
+                group.borrow(loan.kind, amount, now_ns)
 
     def _learn(self, place: int, number: int, usage: GroupUsage) -> None:
         """Remember what a broker uses of a group."""
@@ -282,17 +341,19 @@ class QuotaExchange:
             changed = self._others.remove(place, number)
         else:
             changed = self._others.put(place, number, demands, usage.share)
+        self._loans.waits(place, number, usage.waiting)
         if changed:
             self._own.stale[place] = True
 
-    def _forget_unlisted(self, sender: Sender, report: UsageReport, covered: Covered, now_ns: int) -> None:
+    def _forget_unlisted(self, sender: Sender, report: UsageReport, covered: Covered) -> None:
         listed = {usage.group for usage in report.groups}
         for place in self._others.groups_of(sender.number):
             group = self._id_of[place]
             if covered.first <= group <= covered.last and group not in listed:
                 self._others.remove(place, sender.number)
+                self._loans.waits(place, sender.number, NOTHING)
                 if self._fair:
-                    self._apply(place, now_ns)
+                    self._heard.add(place)
 
     def _reports(self, now_ns: int, wall_ms: int, *, regular: bool) -> list[UsageReport]:
         complete = now_ns >= self._complete_at_ns or (regular and self._cycle % self.options.complete_every == 0)
@@ -307,7 +368,13 @@ class QuotaExchange:
             usages = [usage for usage in usages if usage.used != NOTHING or usage.held != NOTHING]
             self._complete_ns, self._complete_at_ns = now_ns, _NEVER_NS
         self._sent_ns = now_ns
-        return [self._report(part, complete=complete, wall_ms=wall_ms) for part in _parts(usages)]
+        reports = [self._report(part, complete=complete, wall_ms=wall_ms) for part in _parts(usages)]
+        if self._loans.granted:
+            heard = partial(self._members.heard, now_ns=now_ns)
+            reports[-1] = reports[-1]._replace(borrowers=self._loans.take(heard))
+        for report in reports:
+            self._loans.sent(report.sequence, now_ns)
+        return reports
 
     def _report(self, part: _Part, wall_ms: int, *, complete: bool) -> UsageReport:
         usages, first, last = part
@@ -333,7 +400,8 @@ class QuotaExchange:
         demand = self._own.demand(place)
         used = _four([min(want, want if share is None else share) for want, share in zip(demand, shares, strict=True)])
         held = _four([want - amount for want, amount in zip(demand, used, strict=True)])
-        return GroupUsage(self._id_of[place], group.topics, used, held, parts)
+        waiting = self._own.waiting(place, quotas, group)
+        return GroupUsage(self._id_of[place], group.topics, used, held, parts, waiting)
 
     # -- shares
 
@@ -409,6 +477,7 @@ class QuotaExchange:
     def _forget(self, number: int) -> None:
         for place in self._others.groups_of(number):
             self._others.remove(place, number)
+            self._loans.waits(place, number, NOTHING)
 
     # -- places
 

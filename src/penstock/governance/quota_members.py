@@ -86,6 +86,17 @@ class QuotaMembers:
         """Return the names of the other members, with their numbers."""
         return [(name, sender.number) for name, sender in sorted(self._senders.items())]
 
+    def heard(self, number: int, now_ns: int) -> tuple[str, int, int] | None:
+        """Return the name of a member, the number of its last report, and how many nanoseconds ago that came.
+
+        None, if it is no member any more.
+        """
+        name = self._names[number]
+        if name is None:
+            return None
+        sender = self._senders[name]
+        return name, sender.sequence, now_ns - sender.heard_ns
+
     def accept(self, report: UsageReport, now_ns: int, wall_ms: int) -> Sender | Refusal:
         """Return the sender of a report that counts; otherwise why it does not."""
         sender = self._sender(report, now_ns, wall_ms)

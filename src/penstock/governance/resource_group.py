@@ -28,7 +28,7 @@ from penstock.governance.needed_rate import NeededRate
 
 # A group that was idle may send this much at once. A burst of a second, as Pulsar's, exceeds the quota by its whole
 # size in the second in which several brokers use theirs.
-BURST_NS: Final = 50 * NS_PER_MS
+BURST_NS: Final = 40 * NS_PER_MS
 # Buckets count rates in thousandths: tokens per 1,000 seconds.
 _PER_SECOND: Final = 1_000
 _PERIOD_NS: Final = _PER_SECOND * NS_PER_S
@@ -198,6 +198,17 @@ class ClassLimiter:
         self._messages = self._changed(self._messages, share.messages, now_ns)
         self._bytes = self._changed(self._bytes, share.bytes, now_ns)
 
+    def spilled(self, now_ns: int) -> tuple[int, int]:
+        """Return what was added to full balances since the last call: thousandths of messages and bytes."""
+        return _spilled(self._messages, now_ns), _spilled(self._bytes, now_ns)
+
+    def give(self, messages: int, nbytes: int, now_ns: int) -> None:
+        """Add what other brokers did not use, in thousandths; what is not used soon is lost (see `spilled`)."""
+        if self._messages is not None:
+            self._messages.give(messages * NS_PER_S, now_ns)
+        if self._bytes is not None:
+            self._bytes.give(nbytes * NS_PER_S, now_ns)
+
     def _changed(self, bucket: TokenBucket | None, per_second: float | None, now_ns: int) -> TokenBucket | None:
         if per_second is None:
             return None
@@ -274,6 +285,11 @@ class GroupLimiter:
         self.publish.set_share(share.publish, now_ns)
         self.dispatch.set_share(share.dispatch, now_ns)
 
+    def borrow(self, kind: int, amount: int, now_ns: int) -> None:
+        """Add what another broker did not use, in thousandths of one of `core.usage_report.KINDS`."""
+        limiter = (self.publish, self.dispatch)[kind // 2]
+        limiter.give(*((0, amount) if kind % 2 else (amount, 0)), now_ns)
+
 
 class Meter:
     """Differences of a group's counters between two calls of `take`. Each reader of usage has its own meter."""
@@ -312,6 +328,10 @@ def _difference(before: _Totals, after: _Totals, held: Amount) -> ClassUsage:
 def _thousandths(per_second: float) -> int:
     # A whole number is not converted to a float, which has 53 bits.
     return per_second * _PER_SECOND if isinstance(per_second, int) else round(per_second * _PER_SECOND)
+
+
+def _spilled(bucket: TokenBucket | None, now_ns: int) -> int:
+    return 0 if bucket is None else bucket.spilled(now_ns) // NS_PER_S
 
 
 def _left(bucket: TokenBucket | None, now_ns: int) -> int | None:

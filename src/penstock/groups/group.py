@@ -59,6 +59,11 @@ class Group:
             self.publish.look_again()
             self.dispatch.look_again()
 
+    def borrow(self, kind: int, amount: int, now_ns: int) -> None:
+        """Take what another member did not use (`GroupLimiter.borrow`); waiters that may pass now do."""
+        self.limiter.borrow(kind, amount, now_ns)
+        (self.publish, self.dispatch)[kind // 2].look_again()
+
 
 class Sharing(Protocol):
     """Divides quotas between the members of a cluster."""

@@ -238,3 +238,6 @@ class _Limited:
 
     def set_share(self, share: GroupRates, now_ns: int) -> None:
         self.group.set_share(share, now_ns)
+
+    def borrow(self, kind: int, amount: int, now_ns: int) -> None:
+        self.group.borrow(kind, amount, now_ns)

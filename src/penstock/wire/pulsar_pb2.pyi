@@ -1010,6 +1010,15 @@ class MessageMetadata(Message):
     schema_id: bytes
     def __init__(self, producer_name: str | None = ..., sequence_id: int | None = ..., publish_time: int | None = ..., properties: Iterable[KeyValue | Mapping] | None = ..., replicated_from: str | None = ..., partition_key: str | None = ..., replicate_to: Iterable[str] | None = ..., compression: CompressionType | str | None = ..., uncompressed_size: int | None = ..., num_messages_in_batch: int | None = ..., event_time: int | None = ..., encryption_keys: Iterable[EncryptionKeys | Mapping] | None = ..., encryption_algo: str | None = ..., encryption_param: bytes | None = ..., schema_version: bytes | None = ..., partition_key_b64_encoded: bool | None = ..., ordering_key: bytes | None = ..., deliver_at_time: int | None = ..., marker_type: int | None = ..., txnid_least_bits: int | None = ..., txnid_most_bits: int | None = ..., highest_sequence_id: int | None = ..., null_value: bool | None = ..., uuid: str | None = ..., num_chunks_from_msg: int | None = ..., total_chunk_msg_size: int | None = ..., chunk_id: int | None = ..., null_partition_key: bool | None = ..., compacted_batch_indexes: Iterable[int] | None = ..., schema_id: bytes | None = ...) -> None: ...
 
+class ResourceUsageBorrower(Message):
+    broker: str
+    sequence: int
+    heard_ms_ago: int
+    group_steps: RepeatedScalarFieldContainer[int]
+    kinds: RepeatedScalarFieldContainer[int]
+    amounts: RepeatedScalarFieldContainer[int]
+    def __init__(self, broker: str | None = ..., sequence: int | None = ..., heard_ms_ago: int | None = ..., group_steps: Iterable[int] | None = ..., kinds: Iterable[int] | None = ..., amounts: Iterable[int] | None = ...) -> None: ...
+
 class ResourceUsageInfo(Message):
     broker: str
     incarnation: int
@@ -1021,7 +1030,8 @@ class ResourceUsageInfo(Message):
     usages: bytes
     usages_size: int
     signature: bytes
-    def __init__(self, broker: str | None = ..., incarnation: int | None = ..., sequence: int | None = ..., published_ms: int | None = ..., covered_first: int | None = ..., covered_last: int | None = ..., asks: bool | None = ..., usages: bytes | None = ..., usages_size: int | None = ..., signature: bytes | None = ...) -> None: ...
+    borrowers: RepeatedCompositeFieldContainer[ResourceUsageBorrower]
+    def __init__(self, broker: str | None = ..., incarnation: int | None = ..., sequence: int | None = ..., published_ms: int | None = ..., covered_first: int | None = ..., covered_last: int | None = ..., asks: bool | None = ..., usages: bytes | None = ..., usages_size: int | None = ..., signature: bytes | None = ..., borrowers: Iterable[ResourceUsageBorrower | Mapping] | None = ...) -> None: ...
 
 class ResourceUsages(Message):
     group_steps: RepeatedScalarFieldContainer[int]
@@ -1038,7 +1048,11 @@ class ResourceUsages(Message):
     share_published_bytes: RepeatedScalarFieldContainer[int]
     share_dispatched_messages: RepeatedScalarFieldContainer[int]
     share_dispatched_bytes: RepeatedScalarFieldContainer[int]
-    def __init__(self, group_steps: Iterable[int] | None = ..., topics: Iterable[int] | None = ..., published_messages: Iterable[int] | None = ..., published_bytes: Iterable[int] | None = ..., dispatched_messages: Iterable[int] | None = ..., dispatched_bytes: Iterable[int] | None = ..., held_published_messages: Iterable[int] | None = ..., held_published_bytes: Iterable[int] | None = ..., held_dispatched_messages: Iterable[int] | None = ..., held_dispatched_bytes: Iterable[int] | None = ..., share_published_messages: Iterable[int] | None = ..., share_published_bytes: Iterable[int] | None = ..., share_dispatched_messages: Iterable[int] | None = ..., share_dispatched_bytes: Iterable[int] | None = ...) -> None: ...
+    waiting_published_messages: RepeatedScalarFieldContainer[int]
+    waiting_published_bytes: RepeatedScalarFieldContainer[int]
+    waiting_dispatched_messages: RepeatedScalarFieldContainer[int]
+    waiting_dispatched_bytes: RepeatedScalarFieldContainer[int]
+    def __init__(self, group_steps: Iterable[int] | None = ..., topics: Iterable[int] | None = ..., published_messages: Iterable[int] | None = ..., published_bytes: Iterable[int] | None = ..., dispatched_messages: Iterable[int] | None = ..., dispatched_bytes: Iterable[int] | None = ..., held_published_messages: Iterable[int] | None = ..., held_published_bytes: Iterable[int] | None = ..., held_dispatched_messages: Iterable[int] | None = ..., held_dispatched_bytes: Iterable[int] | None = ..., share_published_messages: Iterable[int] | None = ..., share_published_bytes: Iterable[int] | None = ..., share_dispatched_messages: Iterable[int] | None = ..., share_dispatched_bytes: Iterable[int] | None = ..., waiting_published_messages: Iterable[int] | None = ..., waiting_published_bytes: Iterable[int] | None = ..., waiting_dispatched_messages: Iterable[int] | None = ..., waiting_dispatched_bytes: Iterable[int] | None = ...) -> None: ...
 
 class ScalableAssignedSegment(Message):
     segment_id: int

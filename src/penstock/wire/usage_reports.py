@@ -14,13 +14,24 @@ from __future__ import annotations
 from enum import StrEnum
 from hashlib import blake2b
 from hmac import compare_digest
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
 
 from penstock.core.errors import UnsupportedVersion
 from penstock.core.units import MIB
-from penstock.core.usage_report import GROUP_ID_MAX, GROUPS_PER_REPORT, WHOLE_SHARE, Covered, GroupUsage, UsageReport
+from penstock.core.usage_report import (
+    GROUP_ID_MAX,
+    GROUPS_PER_REPORT,
+    KINDS,
+    WHOLE_SHARE,
+    Borrower,
+    Covered,
+    GroupUsage,
+    Loan,
+    UsageReport,
+)
 from penstock.wire import pulsar_pb2 as pb
 from penstock.wire.compression import NONE, ZSTD, compress, decompress
 from penstock.wire.errors import ProtocolError
@@ -28,7 +39,7 @@ from penstock.wire.errors import ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# The most that a report of `GROUPS_PER_REPORT` groups can take: 14 columns of at most 10 bytes each.
+# The most that a report of `GROUPS_PER_REPORT` groups can take: 18 columns of at most 10 bytes each.
 REPORT_BYTES_MAX: Final = 2 * MIB
 _BROKER_CHARACTERS_MAX: Final = 255
 _SIGNATURE_BYTES: Final = 16
@@ -39,7 +50,7 @@ _COMPRESSED_BYTES_MIN: Final = 200
 _AMOUNT_MAX: Final = (1 << 63) - 1
 
 _KINDS: Final = ("published_messages", "published_bytes", "dispatched_messages", "dispatched_bytes")
-_COLUMNS: Final = tuple(f"{prefix}{kind}" for prefix in ("", "held_", "share_") for kind in _KINDS)
+_COLUMNS: Final = tuple(f"{prefix}{kind}" for prefix in ("", "held_", "share_", "waiting_") for kind in _KINDS)
 
 
 class BadReport(StrEnum):
@@ -83,6 +94,7 @@ def encode(report: UsageReport, key: bytes) -> bytes:
         if kind == ZSTD:
             info.usages_size = len(columns)
         info.usages = usages
+    info.borrowers.extend(map(_borrower, report.borrowers))
     data = info.SerializeToString()
     return data + _SIGNATURE_HEAD + _signature(data, key)
 
@@ -115,13 +127,39 @@ def _signature(data: bytes, key: bytes) -> bytes:
 
 def _columns(groups: Sequence[GroupUsage]) -> pb.ResourceUsages:
     ids = [usage.group for usage in groups]
-    numbers = zip(*[(*usage.used, *usage.held, *usage.share) for usage in groups], strict=True)
+    numbers = zip(*[(*usage.used, *usage.held, *usage.share, *usage.waiting) for usage in groups], strict=True)
     filled = {name: column for name, column in zip(_COLUMNS, numbers, strict=True) if any(column)}
     return pb.ResourceUsages(
-        group_steps=[one - before for before, one in zip([0, *ids], ids, strict=False)],
+        group_steps=_steps(ids),
         topics=[usage.topics for usage in groups],
         **filled,
     )
+
+
+def _borrower(borrower: Borrower) -> pb.ResourceUsageBorrower:
+    ids = [loan.group for loan in borrower.loans]
+    return pb.ResourceUsageBorrower(
+        broker=borrower.broker,
+        sequence=borrower.sequence,
+        heard_ms_ago=borrower.heard_ms_ago,
+        group_steps=_steps(ids),
+        kinds=[loan.kind for loan in borrower.loans],
+        amounts=[loan.amount for loan in borrower.loans],
+    )
+
+
+def _loans(borrower: pb.ResourceUsageBorrower, wanted: Callable[[int], bool]) -> tuple[Loan, ...]:
+    if len(borrower.group_steps) > KINDS * GROUPS_PER_REPORT:
+        raise ValueError(f"{len(borrower.group_steps)} loans")
+    if max(borrower.kinds, default=0) >= KINDS or max(borrower.amounts, default=0) > _AMOUNT_MAX:
+        raise ValueError("a loan of something unknown, or of too much")
+    columns = zip(accumulate(borrower.group_steps), borrower.kinds, borrower.amounts, strict=True)
+    return tuple(Loan(*loan) for loan in columns if wanted(loan[0]))
+
+
+def _steps(ids: Sequence[int]) -> list[int]:
+    """Sorted ids as differences."""
+    return [one - before for before, one in zip([0, *ids], ids, strict=False)]
 
 
 def _report(info: pb.ResourceUsageInfo, wanted: Callable[[int], bool]) -> UsageReport:
@@ -136,6 +174,7 @@ def _report(info: pb.ResourceUsageInfo, wanted: Callable[[int], bool]) -> UsageR
         _groups(info, wanted) if info.usages else (),
         covered,
         info.asks,
+        tuple(Borrower(one.broker, one.sequence, one.heard_ms_ago, _loans(one, wanted)) for one in info.borrowers),
     )
 
 
@@ -165,7 +204,7 @@ def _groups(info: pb.ResourceUsageInfo, wanted: Callable[[int], bool]) -> tuple[
 
 
 def _usage(group: int, topics: int, numbers: list[int]) -> GroupUsage:
-    if max(numbers[:8]) > _AMOUNT_MAX or max(numbers[8:]) > WHOLE_SHARE:
+    if max(*numbers[:8], *numbers[12:]) > _AMOUNT_MAX or max(numbers[8:12]) > WHOLE_SHARE:
         raise ValueError(f"amounts or shares that are too large: {numbers}")
-    a, b, c, d, e, f, g, h, i, j, k, m = numbers
-    return GroupUsage(group, topics, (a, b, c, d), (e, f, g, h), (i, j, k, m))
+    a, b, c, d, e, f, g, h, i, j, k, m, n, o, p, q = numbers
+    return GroupUsage(group, topics, (a, b, c, d), (e, f, g, h), (i, j, k, m), (n, o, p, q))
