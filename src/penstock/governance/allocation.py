@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 # Of this part of the quota, all brokers with demand have an equal part beyond it, if the quota is not short.
-MARGIN_PERCENT: Final = 3
+MARGIN_PERCENT: Final = 4
 # All brokers without usage may together use this part of the quota.
 RESERVE_PERCENT: Final = 1
 # Max-min shares never sum to more than this part of the quota.
