@@ -175,7 +175,7 @@ def test_s5_demand_that_was_held_back_counts() -> None:
     assert shares["limited"] == 340
     assert shares["content"] == 320
     reports = {"limited": Report(340, 660, 340), "content": Report(300, 0, 320)}
-    assert allocate(1_000, reports)["limited"] == 700
+    assert allocate(1_000, reports)["limited"] == 680
 
 
 def test_s9_shares_of_one_call_are_not_changed_by_the_next() -> None:

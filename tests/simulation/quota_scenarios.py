@@ -93,15 +93,9 @@ def _irregular(pattern: Pattern, brokers: int, seconds: int = 40) -> Scenario:
 
 
 IRREGULAR: Final = tuple(
-<<<<<<< HEAD
     _irregular(pattern, brokers)
     for pattern in (Pattern.STEADY, Pattern.POISSON, Pattern.BATCH, Pattern.TIMER, Pattern.ON_OFF)
     for brokers in (4, 16)
-=======
-    _irregular(pattern, brokers, 40 if brokers < 100 else 20)
-    for pattern in (Pattern.STEADY, Pattern.POISSON, Pattern.BATCH, Pattern.TIMER, Pattern.ON_OFF)
-    for brokers in (4, 16, 100)
->>>>>>> e30da1b (Lend what members do not use of shared quotas to those that wait)
 )
 
 
