@@ -25,6 +25,7 @@ from penstock.core.usage_report import (
     GROUP_ID_MAX,
     GROUPS_PER_REPORT,
     KINDS,
+    LOANS_PER_REPORT,
     WHOLE_SHARE,
     Borrower,
     Covered,
@@ -149,12 +150,29 @@ def _borrower(borrower: Borrower) -> pb.ResourceUsageBorrower:
 
 
 def _loans(borrower: pb.ResourceUsageBorrower, wanted: Callable[[int], bool]) -> tuple[Loan, ...]:
-    if len(borrower.group_steps) > KINDS * GROUPS_PER_REPORT:
-        raise ValueError(f"{len(borrower.group_steps)} loans")
-    if max(borrower.kinds, default=0) >= KINDS or max(borrower.amounts, default=0) > _AMOUNT_MAX:
-        raise ValueError("a loan of something unknown, or of too much")
-    columns = zip(accumulate(borrower.group_steps), borrower.kinds, borrower.amounts, strict=True)
+    if max(borrower.kinds, default=0) >= KINDS:
+        raise ValueError(f"a loan of kind {max(borrower.kinds)}, of which there are {KINDS}")
+    if max(borrower.amounts, default=0) > _AMOUNT_MAX:
+        raise ValueError(f"a loan that is too large: {max(borrower.amounts)}")
+    groups = list(accumulate(borrower.group_steps))
+    if groups and groups[-1] > GROUP_ID_MAX:
+        raise ValueError("group ids of more than 64 bits")
+    columns = zip(groups, borrower.kinds, borrower.amounts, strict=True)
     return tuple(Loan(*loan) for loan in columns if wanted(loan[0]))
+
+
+def _borrowers(info: pb.ResourceUsageInfo, wanted: Callable[[int], bool]) -> tuple[Borrower, ...]:
+    number = sum(max(1, len(one.group_steps)) for one in info.borrowers)
+    if number > LOANS_PER_REPORT:
+        raise ValueError(f"{number} loans or borrowers, of which a report has at most {LOANS_PER_REPORT}")
+    for one in info.borrowers:
+        _check_name(one.broker)
+    return tuple(Borrower(one.broker, one.sequence, one.heard_ms_ago, _loans(one, wanted)) for one in info.borrowers)
+
+
+def _check_name(broker: str) -> None:
+    if not 0 < len(broker) <= _BROKER_CHARACTERS_MAX:
+        raise ValueError(f"a name of {len(broker)} characters")
 
 
 def _steps(ids: Sequence[int]) -> list[int]:
@@ -163,8 +181,7 @@ def _steps(ids: Sequence[int]) -> list[int]:
 
 
 def _report(info: pb.ResourceUsageInfo, wanted: Callable[[int], bool]) -> UsageReport:
-    if not 0 < len(info.broker) <= _BROKER_CHARACTERS_MAX:
-        raise ValueError(f"a name of {len(info.broker)} characters")
+    _check_name(info.broker)
     covered = Covered(info.covered_first, info.covered_last) if info.HasField("covered_last") else None
     return UsageReport(
         info.broker,
@@ -174,7 +191,7 @@ def _report(info: pb.ResourceUsageInfo, wanted: Callable[[int], bool]) -> UsageR
         _groups(info, wanted) if info.usages else (),
         covered,
         info.asks,
-        tuple(Borrower(one.broker, one.sequence, one.heard_ms_ago, _loans(one, wanted)) for one in info.borrowers),
+        _borrowers(info, wanted),
     )
 
 
