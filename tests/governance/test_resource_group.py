@@ -125,8 +125,8 @@ def test_rates_that_make_no_sense_are_refused(rate: float) -> None:
 
 def test_what_is_left_is_rounded_up_because_any_message_passes_a_positive_balance() -> None:
     one = limiter(messages=1, nbytes=1_000)
-    assert one.left(0) == (1, 40)
-    one.charge(1, 90, 0)
+    assert one.left(0) == (1, 50)
+    one.charge(1, 100, 0)
     messages, nbytes = one.left(0)
     assert messages is not None
     assert messages <= 0

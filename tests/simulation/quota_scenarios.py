@@ -160,3 +160,31 @@ def _random_faults(chance: random.Random, brokers: int, seconds: int) -> Faults:
         kills=kills,
         clocks_ms=tuple(chance.choice([0, 600_000, -600_000]) for _ in range(brokers)),
     )
+
+
+def faulty_irregular(seed: int) -> Scenario:
+    """Irregular arrivals, of half the quota to three times; losses, delays, a kill, a freeze, and perhaps a restart."""
+    chance = random.Random(seed)
+    brokers, seconds = round(2 ** chance.uniform(1, 4)), 30
+    patterns = tuple(chance.choice(list(Pattern)) for _ in range(brokers))
+    parts = [chance.uniform(0.1, 1) ** 2 for _ in range(brokers)]
+    total = QUOTA * chance.uniform(0.5, 3)
+    killed, frozen = chance.sample(range(brokers), 2)
+    killed_s, frozen_s = chance.uniform(5, 15), chance.uniform(5, 20)
+    return Scenario(
+        name=f"irregular seed {seed}",
+        brokers=brokers,
+        demand=Arrivals(patterns, tuple(total * part / sum(parts) for part in parts), seconds, seed),
+        seconds=seconds,
+        event_s=0,
+        keeps=True,
+        interval_s=1,
+        faults=Faults(
+            delay_s=(0.001, chance.choice([0.02, 0.1, 0.5])),
+            loss=chance.choice([0, 0.05, 0.2, 0.4]),
+            repeated=chance.choice([0, 0.2]),
+            kills=((killed_s, chance.uniform(0, 5), killed),),
+            restarts=((killed_s + chance.uniform(0.5, 10), killed),) if chance.random() < 0.7 else (),
+            freezes=((frozen_s, frozen_s + 2 ** chance.uniform(-3, 3), frozen),),
+        ),
+    )

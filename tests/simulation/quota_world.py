@@ -51,6 +51,8 @@ class Faults:
     repeated: float = 0.0
     partition: tuple[float, float, frozenset[int]] | None = None  # from, to, the brokers of one side
     kills: tuple[tuple[float, float, int], ...] = ()  # when, noticed after, broker
+    restarts: tuple[tuple[float, int], ...] = ()  # when, the killed broker
+    freezes: tuple[tuple[float, float, int], ...] = ()  # from, to, broker; what arrives meanwhile is read afterwards
     clocks_ms: tuple[int, ...] = ()  # by broker: how far its clock is ahead
 
 
@@ -123,14 +125,16 @@ class OneBroker:
 class Broker:
     """One broker: publishers that wait, the limiter, the exchange."""
 
-    def __init__(self, number: int, quota: int | None, options: ExchangeOptions, clock_ms: int) -> None:
+    def __init__(
+        self, number: int, quota: int | None, options: ExchangeOptions, clock_ms: int, now_ns: int = 0
+    ) -> None:
         self.number = number
         self.alive = True
         self.waiting = 0.0
         self.clock_ms = clock_ms
-        self.group = Group(rates(quota), 0)
-        self.exchange = QuotaExchange(name(number), 1, options, 0)
-        self.exchange.set_group(GROUP, quotas_of(rates(quota)), self.group, 0)
+        self.group = Group(rates(quota), now_ns)
+        self.exchange = QuotaExchange(name(number), 1 + now_ns, options, now_ns)
+        self.exchange.set_group(GROUP, quotas_of(rates(quota)), self.group, now_ns)
 
     def serve(self, offered: float, now_ns: int, *, keeps: bool) -> int:
         """Publishers offer messages for one tick; return how many are accepted."""
@@ -160,11 +164,12 @@ class World:
         self.scenario = scenario
         self.faults = scenario.faults
         self.chance = chance
-        options = ExchangeOptions(interval_ns=round(scenario.interval_s * NS_PER_S), strategy=strategy)
+        self.options = options = ExchangeOptions(interval_ns=round(scenario.interval_s * NS_PER_S), strategy=strategy)
         clocks = self.faults.clocks_ms or (0,) * scenario.brokers
         self.quota = scenario.quota
         self.brokers = [Broker(number, self.quota, options, clocks[number]) for number in range(scenario.brokers)]
         self.seconds: list[Second] = []
+        self.spent: list[int] = []  # by all brokers, in each tick
         self.reports = self.report_bytes = 0
         self._one = OneBroker(scenario.brokers)
         self._mail: list[tuple[int, int, int, UsageReport]] = []
@@ -177,6 +182,7 @@ class World:
             broker.exchange.set_members([name(other.number) for other in brokers], 0)
         quotas, kills = list(scenario.quotas), sorted(self.faults.kills)
         gone = sorted((at + noticed, number) for at, noticed, number in kills)
+        restarts = sorted(self.faults.restarts)
         now_ns = 0
         for _ in range(scenario.seconds):
             served, demand, quota_sum = [0] * len(brokers), [0.0] * len(brokers), 0.0
@@ -190,19 +196,26 @@ class World:
                     brokers[kills.pop(0)[2]].alive = False
                 while gone and gone[0][0] < now_s:
                     gone.pop(0)
-                    self._notice_deaths(now_ns)
+                    self._notice_members(now_ns)
+                while restarts and restarts[0][0] < now_s:
+                    self._restart(restarts.pop(0)[1], now_ns)
                 self._deliver(now_ns)
                 quota_sum += self.quota or 0
                 arrived = [0.0] * len(brokers)
+                before = sum(served)
                 for number, broker in enumerate(brokers):
                     if not broker.alive:
                         self._one.waiting[number] = 0.0
                         continue
                     offered = scenario.demand(number, now_s, chance)
                     arrived[number] = offered / TICKS_PER_S
+                    if self._thaws_ns(number, now_ns):
+                        broker.waiting += arrived[number]
+                        continue
                     served[number] += broker.serve(offered, now_ns, keeps=scenario.keeps)
                     if now_ns >= max(self._starts_ns[number], broker.exchange.poll_at_ns):
                         self._poll(broker, now_ns)
+                self.spent.append(sum(served) - before)
                 demand = list(map(add, demand, arrived))
                 if scenario.keeps:
                     per_tick = None if self.quota is None else self.quota / TICKS_PER_S
@@ -216,7 +229,23 @@ class World:
         for broker in self.brokers:
             broker.exchange.set_group(GROUP, quotas_of(rates(quota)), broker.group, now_ns)
 
-    def _notice_deaths(self, now_ns: int) -> None:
+    def _restart(self, number: int, now_ns: int) -> None:
+        self.brokers[number] = Broker(number, self.quota, self.options, self.brokers[number].clock_ms, now_ns)
+        self._notice_members(now_ns)
+
+    def _thaws_ns(self, number: int, now_ns: int) -> int:
+        """When a broker that is frozen now goes on; 0: it is not frozen."""
+        now_s = now_ns / NS_PER_S
+        return next(
+            (
+                round(to_s * NS_PER_S)
+                for from_s, to_s, one in self.faults.freezes
+                if one == number and from_s <= now_s < to_s
+            ),
+            0,
+        )
+
+    def _notice_members(self, now_ns: int) -> None:
         members = [name(broker.number) for broker in self.brokers if broker.alive]
         for broker in self.brokers:
             if broker.alive:
@@ -251,9 +280,11 @@ class World:
 
     def _deliver(self, now_ns: int) -> None:
         while self._mail and self._mail[0][0] <= now_ns:
-            _, _, number, report = heappop(self._mail)
+            _, posted, number, report = heappop(self._mail)
             broker = self.brokers[number]
-            if broker.alive:
+            if thaws_ns := self._thaws_ns(number, now_ns):
+                heappush(self._mail, (thaws_ns, posted, number, report))
+            elif broker.alive:
                 broker.exchange.receive(report, now_ns, self._wall_ms(broker, now_ns))
 
     @staticmethod

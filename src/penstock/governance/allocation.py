@@ -13,9 +13,8 @@ Theory of max-min fairness, the default
 
 **Demand** is what a broker used plus what it held back. If all demand fits, each broker gets its demand and an equal
 part of the rest. Otherwise the quota is poured over the demands like water: small ones are met, the others get the same
-level. Brokers below the level may grow a little at once, without waiting for the next report; for that, shares may sum
-to 4 % more than the quota. Brokers that hold at the level never get more than their part, so a busy group does not
-exceed its quota for long.
+level. Each demand is taken for a little more than it is, by an equal part of 4 % of the quota: so brokers below the
+level may grow at once, without waiting for the next report. That is at the expense of those at the level.
 
 **Nobody takes what another broker still holds.** A report says which share its sender has. A share grows only into what
 is free: 104 % of the quota less all reported shares. Several that grow divide it in proportion to what they miss. So

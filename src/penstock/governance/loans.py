@@ -47,9 +47,8 @@ class Loans:
         self._waiting: dict[int, dict[int, FourNumbers]] = {}  # by place and member
         self._collected: dict[tuple[int, int], int] = {}  # by place and kind
         self._borrowed: dict[tuple[int, int], int] = {}
-        self._due: dict[
-            tuple[int, int], dict[int, float]
-        ] = {}  # what members were to get and did not yet, or got before
+        # By place and kind: what members were to get and did not yet, or got before.
+        self._due: dict[tuple[int, int], dict[int, float]] = {}
         self._granted: dict[int, list[Loan]] = {}  # by member
         self._count = 0  # of granted loans
         self._sent: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED)  # sequence, time

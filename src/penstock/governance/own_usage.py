@@ -142,9 +142,18 @@ class OwnUsage:
     @property
     def nbytes(self) -> int:
         """Memory of all columns."""
-        columns = (self._counted, self._measured_ms, self._demand, self._sent_demand, self._sent_share)
+        columns = (
+            self._counted,
+            self._measured_ms,
+            self._active_ms,
+            self._gap_ms,
+            self._demand,
+            self._sent_demand,
+            self._sent_share,
+        )
         return (
             len(self._contended)
+            + len(self._waits)
             + len(self.stale)
             + sum(column.buffer_info()[1] * column.itemsize for column in columns)
         )
@@ -162,6 +171,8 @@ class OwnUsage:
             self._demand.extend((0.0,) * KINDS)
             self._sent_demand.extend((0.0,) * KINDS)
             self._sent_share.extend((0,) * KINDS)
+        self._waits[place] = 0
+        self._active_ms[place * 2 : place * 2 + 2] = self._gap_ms[place * 2 : place * 2 + 2] = array("I", (0, 0))
         _set(self._demand, place, NOTHING)
         _set(self._sent_demand, place, NOTHING)
         _set(self._sent_share, place, NOTHING)

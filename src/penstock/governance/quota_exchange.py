@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 # Per interval: measurements, early reports, and complete reports that others ask for.
-MEASURED_PER_INTERVAL: Final = 25
+MEASURED_PER_INTERVAL: Final = 20
 EARLY_PER_INTERVAL: Final = 50
 COMPLETE_PER_INTERVAL: Final = 5
 # Groups that are measured at a time: the loop has other work.
@@ -261,14 +261,14 @@ class QuotaExchange:
         (self._lending.add if lends else self._lending.discard)(place)
         if not lends:
             return
+        stopped = self._own.elapsed_ns(place, now_ns) > 2 * self._measured_ns
         for first, limiter in ((0, group.publish), (2, group.dispatch)):
             for kind, spilled in enumerate(limiter.spilled(now_ns), first):
-                quota = self._quotas[place][kind]
-                if quota is None or began:
-                    continue  # What was not used before nobody can use any more.
-                # A process that was stopped for a while has nothing of that time.
+                quota, borrowed = self._quotas[place][kind], self._loans.borrowed(place, kind)
+                if quota is None or began or stopped:
+                    continue  # What was not used before, or while this process was stopped, nobody can use any more.
                 most = self._own.sent(place, kind, quota)[1] * self._measured_ns * 2 // NS_PER_S
-                amount = min(spilled, most + self._loans.borrowed(place, kind))
+                amount = min(spilled, most + borrowed)
                 if limiter.waits_since_ns is not None:
                     group.borrow(kind, amount, now_ns)
                 else:

@@ -28,7 +28,7 @@ from penstock.governance.needed_rate import NeededRate
 
 # A group that was idle may send this much at once. A burst of a second, as Pulsar's, exceeds the quota by its whole
 # size in the second in which several brokers use theirs.
-BURST_NS: Final = 40 * NS_PER_MS
+BURST_NS: Final = 50 * NS_PER_MS
 # Buckets count rates in thousandths: tokens per 1,000 seconds.
 _PER_SECOND: Final = 1_000
 _PERIOD_NS: Final = _PER_SECOND * NS_PER_S
