@@ -235,7 +235,10 @@ def render_bounds(messages: dict[str, list[Field]]) -> str:
         words = " ".join(field.bound for field in fields)
         line = f'    "{message}": "{words}",\n'
         if len(line) > LINE_CHARACTERS_MAX:
-            parts = "".join(f'        "{part} "\n' for part in textwrap.wrap(words, LINE_CHARACTERS_MAX - 20))
+            # The formatter joins what fits one line.
+            room = LINE_CHARACTERS_MAX - len('        " "')
+            width = room if len(words) <= room else LINE_CHARACTERS_MAX - 20
+            parts = "".join(f'        "{part} "\n' for part in textwrap.wrap(words, width))
             line = f'    "{message}": (\n{parts}    ),\n'
         lines.append(line)
     return BOUNDS_HEADER + "".join(lines) + BOUNDS_FOOTER

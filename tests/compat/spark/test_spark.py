@@ -42,9 +42,9 @@ def write(df: DataFrame, broker: Subject, **options: str) -> None:
 
 
 def copy(spark: SparkSession, broker: Subject, source: str, sink: str, checkpoint: Path) -> None:
-    """A query that copies what there is now."""
+    """A query that copies what there is now, and says of each row where it was read."""
     options = {"service.url": broker.url}
-    stream = spark.readStream.format("pulsar").options(**options).option("topic", source)
+    stream = spark.readStream.format("pulsar").options(**options, topic=source, provenance="true")
     written = stream.option("startingOffsets", "earliest").load().writeStream.format("pulsar").options(**options)
     written = written.option("topic", sink).option("checkpointLocation", str(checkpoint))
     written.trigger(availableNow=True).start().awaitTermination()
