@@ -229,6 +229,7 @@ class Broker:
         self._healing = self._heals_by(start_again) if start_again is not None else None
         self.renewals = Renewals(self.membership, self._own_state)
         self._log_down_ns: int | None = None  # since when the log does not accept appends
+        self.log.when_room_ends(self.sessions.disconnect_producers)
         self._tick_timer = loop.call_later(TICK_S, self._tick)
 
     def _make_namespaces(self) -> None:

@@ -142,7 +142,9 @@ class EntryLog:
             append=self._append_soon if background else self._append_now,
             mend=self._mend,
             wants_next=self._wants_next,
+            ran_out=lambda: post(self._ran_out),
         )
+        self._refuse: Callable[[], None] | None = None
         self._writer: SegmentWriter | None = None  # the journal's; None until the first append
         self._cached: deque[int] = deque()  # recently sealed segments, the oldest first; the journal's
 
@@ -260,6 +262,14 @@ class EntryLog:
         self._index.committed(writer.segment_id, placed)
         if placed[0].offset * 2 < writer.size <= writer.end * 2:
             self._maintenance.wake()  # It prepares the next segment before this one is full.
+
+    def when_room_ends(self, refuse: Callable[[], None]) -> None:
+        """Call `refuse` on the loop, at once, when the disk has no room for the next segment."""
+        self._refuse = refuse
+
+    def _ran_out(self) -> None:
+        if self._refuse is not None:
+            self._refuse()
 
     def _wants_next(self) -> bool:
         """Return whether the next segment is needed soon: an idle log should not have two."""

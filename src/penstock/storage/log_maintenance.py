@@ -60,6 +60,7 @@ class LogMaintenance:
         append: Callable[[AppendRun], None],
         mend: Callable[[IndexDamaged], None],
         wants_next: Callable[[], bool],
+        ran_out: Callable[[], None],
     ) -> None:
         """Create the thread; `start` starts it."""
         self._store = store
@@ -69,6 +70,7 @@ class LogMaintenance:
         self._append = append
         self._mend = mend
         self._wants_next = wants_next
+        self._ran_out = ran_out  # called when `no_room` begins: a fast publisher fills the rest within milliseconds
         self.busy = threading.Lock()  # Held during housework: segments come and go.
         self._wake = threading.Event()
         self._settled = threading.Condition()  # A moved run was settled, or we are to stop.
@@ -146,9 +148,11 @@ class LogMaintenance:
         except OSError as error:
             if error.errno not in _NO_ROOM:
                 raise
-            if self.no_room is None:
-                log.error("there is no room for the next segment: publishers are asked to try again later")  # noqa: TRY400
+            begins = self.no_room is None
             self.no_room = f"the disk has no room for the next segment: {error.strerror}"
+            if begins:
+                log.error("there is no room for the next segment: publishers are asked to try again later")  # noqa: TRY400
+                self._ran_out()
         else:
             if self.no_room is not None:
                 log.warning("there is room for the next segment again")
