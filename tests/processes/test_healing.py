@@ -111,9 +111,6 @@ def test_consumers_go_on_by_themselves_after_their_acknowledgements_could_not_be
     client.close()
 
 
-@pytest.mark.xfail(
-    reason="open: on a fast machine the journal meets the full disk first, and starts again", strict=False
-)
 def test_publishers_on_a_full_disk_are_asked_to_try_again_and_go_on_when_there_is_room_without_a_new_start(
     broker: BrokerProcess, disk: FaultyDisk
 ) -> None:

@@ -668,7 +668,8 @@ class Broker:
         self.sessions.check_alive(now_ns)
         self.connections.evict_slow()
         log_health = self.log.health
-        self.sessions.mute_publishers(stalled=log_health.stalled)
+        # Without room, clients are read: what they acknowledge makes room, and they have no producers.
+        self.sessions.mute_publishers(stalled=log_health.stalled and log_health.no_room is None)
         self._log_down_ns = None if log_health.ok else self._log_down_ns or now_ns
         if log_health.no_room is not None:
             self.sessions.disconnect_producers()

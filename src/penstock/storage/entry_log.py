@@ -224,13 +224,13 @@ class EntryLog:
         self._post(partial(self.append, run))
 
     def _roll(self, full: SegmentWriter | None) -> SegmentWriter:
-        """On the journal thread: seal the full segment and start the next. Raises OSError (ENOSPC)."""
+        """On the journal thread: seal the full segment and start the next, when there is room. Raises OSError."""
         if full is not None:
             self._index.seal(full.segment_id)
             self._store.give_back(full.opened)
             self._writer = None
             self._let_go_of_pages(full.segment_id)
-        segment_id = self._store.take()
+        segment_id = self._maintenance.next_segment()
         opened = self._store.lend(segment_id)
         assert opened is not None
         self._index.begin(segment_id)

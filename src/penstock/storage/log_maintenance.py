@@ -148,15 +148,37 @@ class LogMaintenance:
         except OSError as error:
             if error.errno not in _NO_ROOM:
                 raise
-            begins = self.no_room is None
-            self.no_room = f"the disk has no room for the next segment: {error.strerror}"
-            if begins:
-                log.error("there is no room for the next segment: publishers are asked to try again later")  # noqa: TRY400
-                self._ran_out()
+            self._note_no_room(error)
         else:
             if self.no_room is not None:
                 log.warning("there is room for the next segment again")
             self.no_room = None
+
+    def next_segment(self) -> int:
+        """On the journal thread: take the next segment; wait while the disk has no room for it.
+
+        Nothing has been written yet, so that what was accepted is stored when there is room. Raises other errors of the
+        disk; and this one when the log closes, or has no thread.
+        """
+        while True:
+            try:
+                return self._store.take()
+            except OSError as error:
+                if error.errno not in _NO_ROOM or self._thread.ident is None:
+                    raise
+                self._note_no_room(error)
+                if self._stopping.wait(_ASK_FOR_ROOM_S):
+                    raise
+
+    def _note_no_room(self, error: OSError) -> None:
+        with self._settled:  # By this thread or by the journal's.
+            begins = self.no_room is None
+            self.no_room = f"the disk has no room for the next segment: {error.strerror}"
+            self._settled.notify_all()
+        if begins:
+            log.error("there is no room for the next segment: publishers are asked to try again later")
+            self._ran_out()
+            self.wake()  # It asks for room from now on.
 
     def _reclaim(self) -> None:
         self._index.store_sealed()
@@ -235,7 +257,8 @@ class LogMaintenance:
         run = run_of_batches(batches, done)
         self._append(run)
         with self._settled:
-            self._settled.wait_for(lambda: outcome or self._stopping.is_set())
+            # The journal may wait for room, which this thread makes.
+            self._settled.wait_for(lambda: outcome or self._stopping.is_set() or self.no_room is not None)
         if not outcome or outcome[0] is not None:
             return False
         self.moved_bytes += len(run.data)
