@@ -12,6 +12,7 @@ import re2
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from penstock.broker.topics import patterns, plain_patterns
 from penstock.broker.topics.patterns import PATTERN_BYTES, PROGRAM_BYTES, Pattern, PatternNotServed
 from penstock.core.errors import InvalidTopicName
 from penstock.core.units import KIB, MIB
@@ -29,6 +30,7 @@ NAMES = st.lists(
     ),
     max_size=12,
 )
+LOCAL_NAMES = st.lists(st.text(st.sampled_from("abxAé/1.-"), max_size=9), max_size=12)
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=6).map("".join), NAMES)
@@ -74,6 +76,56 @@ def test_patterns_that_last_take_about_what_they_are_charged_whatever_they_have_
     charged = sum(pattern.size_bytes for pattern in patterns)
     assert PATTERN_BYTES <= charged / len(patterns) <= PROGRAM_BYTES[0]
     assert grown < charged * 5 // 4 + MIB
+
+
+@pytest.fixture
+def no_re2(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where RE2 is not installed."""
+    monkeypatch.setattr(patterns, "has_re2", lambda: False)
+
+
+@given(
+    st.lists(st.sampled_from([*PIECES, ".*", "|", "(.*a|b)", ".+", "a{3}", "("]), max_size=8).map("".join), LOCAL_NAMES
+)
+def test_a_plain_pattern_matches_what_it_matches_in_re2(text: str, names: list[str]) -> None:
+    try:
+        plain = plain_patterns.compiled(text)
+    except plain_patterns.NotPlain:
+        assume(False)
+    known = re2.compile(text)
+    assert [plain.fullmatch(name) is not None for name in names] == [
+        known.fullmatch(name) is not None for name in names
+    ]
+
+
+@pytest.mark.usefixtures("no_re2")
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("persistent://t/n/orders-.*", ["t/n/orders-1", "t/n/orders-"]),
+        ("t/n/(a|b)-[0-9]{2}", ["t/n/a-07", "t/n/b-10"]),
+        ("t/n/[a-z]+", ["t/n/a", "t/n/orders"]),
+        ("t/n/.*a.*b.*", ["t/n/ab", "t/n/xxaxxbxx"]),
+        ("(?i)t/n/A?x", ["t/n/ax", "t/n/x"]),
+    ],
+)
+def test_without_re2_plain_patterns_are_matched(text: str, names: list[str]) -> None:
+    others = ["t/n/other!", "t/n/A-1", "t/n/c-07", "t/n/"]
+    found = Pattern(text).for_many().of([f"persistent://{name}" for name in names + others])
+    assert found == [f"persistent://{name}" for name in names]
+
+
+@pytest.mark.usefixtures("no_re2")
+@pytest.mark.parametrize("text", ["t/n/(a|b)*", r"t/n/\bx", "t/n/[^/]*a.*", "t/n/" + "a?" * 20, "t/n/" + "." * 300])
+def test_without_re2_other_patterns_are_left_to_the_client(text: str) -> None:
+    with pytest.raises(PatternNotServed, match="without RE2, only plain ones are"):
+        Pattern(text)
+
+
+@pytest.mark.usefixtures("no_re2")
+def test_without_re2_text_that_is_no_pattern_is_an_error() -> None:
+    with pytest.raises(InvalidTopicName, match="no regular expression"):
+        Pattern("t/n/(a")
 
 
 def _resident_bytes() -> int:

@@ -222,8 +222,7 @@ class Discovery:
                     del session.watchers[body.watcher_id]
                     watcher.stop()
                 if isinstance(error, PatternNotServed):
-                    text = f"RE2 does not know the pattern {body.topics_pattern!r}, or needs too much memory for it."
-                    raise NotAllowed(f"{NO_WATCHER}{text}") from None
+                    raise NotAllowed(f"{NO_WATCHER}{error}") from None
                 raise
 
     def _watched(self, wanted: Wanted) -> SharedListing:

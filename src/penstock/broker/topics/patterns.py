@@ -2,7 +2,8 @@
 """Patterns of topic names: compiled by RE2 within bounds of memory and time.
 
 Why RE2: matching takes time proportional to the name, so a client's pattern cannot block the loop. Why bounds: by
-default RE2 lets each pattern grow to 8 MiB while it is used.
+default RE2 lets each pattern grow to 8 MiB while it is used. Where it is not installed, `plain_patterns` compiles those
+that Python matches in such time.
 Where: `listing.Filter` has one. Everything here is pure.
 
 Theory of operation:
@@ -16,15 +17,21 @@ Theory of operation:
 from __future__ import annotations
 
 import re
+from functools import cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
+from penstock.broker.topics import plain_patterns
 from penstock.core.errors import InvalidTopicName
 from penstock.core.names import parent_text
 from penstock.core.units import KIB
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
+    from collections.abc import Callable, Sequence
+    from typing import Any, TypeAlias
+
+    # Not None if the pattern matches all of a name.
+    _FullMatch: TypeAlias = Callable[[str], object]
 
 PERSISTENT: Final = "persistent"
 NON_PERSISTENT: Final = "non-persistent"
@@ -51,7 +58,13 @@ _ALONE_ONLY: Final = re.compile(r"\\[AzCQ]|\(\?(?!:|i\)|P?<)")
 
 
 class PatternNotServed(Exception):
-    """RE2 does not support the pattern, or it exceeds the bounds."""
+    """The pattern is not supported here, or it exceeds the bounds: the client has to match it."""
+
+    def __init__(self, pattern: str) -> None:
+        why = (
+            "RE2 does not know it, or needs too much memory for it" if has_re2() else "without RE2, only plain ones are"
+        )
+        super().__init__(f"The pattern {pattern!r} is not served: {why}.")
 
 
 class Pattern:
@@ -68,14 +81,11 @@ class Pattern:
 
         Raises:
             InvalidTopicName: it is not a regular expression.
-            PatternNotServed: RE2 does not support it, or it needs more than the largest of PROGRAM_BYTES.
+            PatternNotServed: it is not supported, or it needs more than the largest of PROGRAM_BYTES.
         """
         self._text = _LITERAL_PARTITION.sub("", _without_domain(pattern))
-        compiled = _smallest(pattern, self._text)
-        self._full_match = compiled.fullmatch
-        self.size_bytes = (
-            PATTERN_BYTES + INSTRUCTION_BYTES * compiled.programsize + CHARACTER_BYTES * len(self._text.encode())
-        )
+        self._full_match, instructions = _smallest(pattern, self._text) if has_re2() else _plain(pattern, self._text)
+        self.size_bytes = PATTERN_BYTES + INSTRUCTION_BYTES * instructions + CHARACTER_BYTES * len(self._text.encode())
 
     def matches(self, name: str) -> bool:
         return self._full_match(parent_text(name).partition(SCHEME_MARK)[2]) is not None
@@ -92,7 +102,7 @@ class ManyNames:
 
     def __init__(self, pattern: Pattern, text: str) -> None:
         self._pattern = pattern
-        self._compiled = None if _ALONE_ONLY.search(text) else _for_lines(text)
+        self._compiled = _for_lines(text) if has_re2() and not _ALONE_ONLY.search(text) else None
 
     def of(self, names: Sequence[str]) -> list[str]:
         lines = _lines(names) if self._compiled is not None else None
@@ -123,23 +133,47 @@ def _lines(names: Sequence[str]) -> bytes | None:
     return text[1:].encode()
 
 
-def _smallest(pattern: str, text: str) -> Any:  # noqa: ANN401 - re2 has no types
+@cache
+def has_re2() -> bool:
+    """Whether RE2 is installed: some systems have no wheel of it."""
+    return find_spec("re2") is not None
+
+
+def _smallest(pattern: str, text: str) -> tuple[_FullMatch, int]:
+    """The function that matches whole names, and the number of its instructions."""
     import re2  # noqa: PLC0415 - most brokers get no patterns
 
     for program_bytes in PROGRAM_BYTES:
         try:
-            return _compiled(text, program_bytes)
+            compiled = _compiled(text, program_bytes)
         except re2.error as error:
             failure = str(error)
             if "too large" not in failure:
                 break
+        else:
+            return compiled.fullmatch, compiled.programsize
     else:
         raise PatternNotServed(pattern)
+    _check_syntax(pattern, text, failure)
+    raise PatternNotServed(pattern)
+
+
+def _plain(pattern: str, text: str) -> tuple[_FullMatch, int]:
+    try:
+        compiled = plain_patterns.compiled(text)
+    except plain_patterns.NotPlain:
+        _check_syntax(pattern, text)
+        raise PatternNotServed(pattern) from None
+    return compiled.fullmatch, len(compiled.pattern)
+
+
+def _check_syntax(pattern: str, text: str, failure: str = "") -> None:
     try:
         re.compile(text)
-    except (re.error, RecursionError, OverflowError):
-        raise InvalidTopicName(pattern, f"no regular expression: {failure}") from None
-    raise PatternNotServed(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise InvalidTopicName(pattern, f"no regular expression: {failure or error}") from None
+    finally:
+        re.purge()  # The module would cache the last 512 patterns.
 
 
 def _for_lines(text: str) -> Any:  # noqa: ANN401
