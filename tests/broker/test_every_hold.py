@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from penstock.broker.composition.administration import administration
+from penstock.core.errors import MetadataFailed
 from penstock.core.units import KIB, MIB
 from penstock.governance.holds import HoldKind
 from penstock.governance.muting import MuteReason
 from penstock.net.topic_list_limiter import LimitType, Owner
 from penstock.stats.findings import SENTENCES
-from penstock.testing.client import Refused
+from penstock.testing.client import Refused, Type
 from tests.broker.consuming import FAILOVER, KEY_SHARED, SHARED, Peer, subscription_of
 from tests.broker.governed import configure
 from tests.broker.test_holds import disk_of, key_of, of_tenant, publish_until_held, published
@@ -46,6 +47,14 @@ async def fail_the_disk(harness: Harness) -> None:
     disk_of(harness).fail_sync_at(1)
     producer.client.publish(b"x")
     await until(lambda: harness.broker.log.health.read_only is not None)
+
+
+async def fail_the_catalog(harness: Harness) -> None:
+    await Peer.producing(harness)
+    await passes(2_000)
+    disk_of(harness).fail_sync_at(1)
+    with pytest.raises(MetadataFailed):
+        await administration(harness.broker).tenants.create("other", {"allowedClusters": ["test"]})
 
 
 async def fill_the_disk(harness: Harness) -> None:
@@ -103,6 +112,14 @@ async def exceed_a_group(harness: Harness) -> None:
     await put(harness, publishRateInMsgs=10)
     await attach(harness)
     await publish_until_held(harness, await Peer.producing(harness))
+
+
+async def wait_for_exclusive_access(harness: Harness) -> None:
+    await Peer.producing(harness)
+    second = (await Peer.connected(harness)).client
+    fields = {"topic": TOPIC, "producer_id": 0, "producer_name": "second", "producer_access_mode": 2}
+    await second.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, **fields)
+    await passes(2_000)
 
 
 async def send_too_many_commands(harness: Harness) -> None:
@@ -235,6 +252,7 @@ class Staged:
 
 STAGES: Final[Mapping[HoldKind, Staged]] = {
     HoldKind.LOG_READ_ONLY: Staged(fail_the_disk),
+    HoldKind.CATALOG: Staged(fail_the_catalog),
     HoldKind.DISK_FULL: Staged(fill_the_disk),
     HoldKind.STORAGE: Staged(hold_the_disk),
     HoldKind.REQUEST_MEMORY: Staged(use_request_memory_up, {"pool_bytes": 2 * MIB}),
@@ -242,6 +260,7 @@ STAGES: Final[Mapping[HoldKind, Staged]] = {
     HoldKind.BACKLOG_QUOTA: Staged(be_refused_by_a_backlog_quota),
     HoldKind.PUBLISH_RATE: Staged(exceed_a_publish_rate),
     HoldKind.GROUP_QUOTA: Staged(exceed_a_group),
+    HoldKind.EXCLUSIVE_ACCESS: Staged(wait_for_exclusive_access),
     HoldKind.COMMANDS: Staged(send_too_many_commands),
     HoldKind.NO_CONSUMER: Staged(have_no_consumer),
     HoldKind.RESETTING: Staged(be_reset),
@@ -264,7 +283,13 @@ STAGES: Final[Mapping[HoldKind, Staged]] = {
 OF_PROXIES: Final = {HoldKind.UPSTREAM, HoldKind.STOPPING}
 ELSEWHERE: Final = {HoldKind.ADAPTIVE_RATE}
 # All tenants are told.
-OF_ALL: Final = {HoldKind.LOG_READ_ONLY, HoldKind.DISK_FULL, HoldKind.DISPATCH_MEMORY, HoldKind.MEMORY_ROW}
+OF_ALL: Final = {
+    HoldKind.LOG_READ_ONLY,
+    HoldKind.CATALOG,
+    HoldKind.DISK_FULL,
+    HoldKind.DISPATCH_MEMORY,
+    HoldKind.MEMORY_ROW,
+}
 # What a finding may follow: its cause.
 AFTER: Final = {HoldKind.LOOK_AHEAD, HoldKind.WOULD_REFUSE}
 

@@ -13,12 +13,12 @@ from penstock.broker.subscriptions.key_shared_dispatcher import KeyShared
 from penstock.core.names import TopicName
 from penstock.core.units import KIB
 from penstock.governance.muting import MuteReason
-from penstock.testing.client import Refused
+from penstock.testing.client import Refused, Type
 from penstock.testing.disk import VirtualDisk
 from tests.broker.consuming import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Peer, subscription_of
 from tests.broker.governed import configure
 from tests.broker.test_resource_groups import attach, harness, passes, put
-from tests.net.harness import TOPIC, topic_of, until
+from tests.net.harness import TOPIC, Client, topic_of, until
 
 if TYPE_CHECKING:
     from tests.net.harness import Harness
@@ -468,3 +468,26 @@ async def test_reads_that_fail_are_named(harness: Harness) -> None:
     found = await only(harness, "unreadable")
     assert found["numbers"]["waiting_entries"] > 0
     harness.disk.read_error = None
+
+
+async def test_a_producer_that_waits_for_exclusive_access_is_told_for_whom(harness: Harness) -> None:
+    first = await Peer.producing(harness)
+    holder = next(iter(topic_of(harness).producers))
+    clients = [await Client.connected(harness.port) for _ in range(2)]
+    for name, client in zip(("second", "third"), clients, strict=True):
+        fields = {"topic": TOPIC, "producer_id": 0, "producer_name": name, "producer_access_mode": 2}
+        await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, **fields)
+    await passes(7_000)
+    answer = await administration(harness.broker).why.of_producer("third")
+    (found,) = answer["findings"]
+    assert (answer["slowed"], answer["producers"]) == (False, 1), "it has asked to wait"
+    assert (found["reason"], found["effect"]) == ("exclusive-access", "waits")
+    assert found["what"] == f"producer third of {TOPIC}"
+    assert found["limit"] == f"its topic is for one producer at a time, now for producer {holder}"
+    assert found["numbers"] == {"connected_producers": 1, "waiting_before": 1}
+    assert found["forMs"] == pytest.approx(7_000, abs=100)
+    await first.client.close()
+    await passes(1_000)
+    (found,) = await findings(harness)
+    assert found["limit"].endswith("now for producer second")
+    assert found["numbers"] == {"connected_producers": 1, "waiting_before": 0}

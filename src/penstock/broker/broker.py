@@ -81,7 +81,7 @@ from penstock.stats.process_memory import MemorySensor, give_back
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from penstock.authentication.authenticator import Authenticator
     from penstock.broker.access import Access
@@ -108,6 +108,13 @@ log = logging.getLogger(__name__)
 
 # Interval of the tick: evictions, keep-alives, stalls.
 TICK_S: Final = 0.25
+
+# Who is refused if this fails.
+_FAILS: Final = {
+    HoldKind.LOG_READ_ONLY: "whoever publishes to persistent topics of this broker",
+    HoldKind.CATALOG: "whoever makes or changes topics, subscriptions or policies at this broker",
+    HoldKind.DISK_FULL: "whoever publishes to persistent topics of this broker",
+}
 
 
 class Broker:
@@ -228,7 +235,7 @@ class Broker:
         name_missing(catalog, entry_log)
         self._healing = self._heals_by(start_again) if start_again is not None else None
         self.renewals = Renewals(self.membership, self._own_state)
-        self._log_down_ns: int | None = None  # since when the log does not accept appends
+        self._failed_ns: dict[HoldKind, int] = {}  # since when, by what fails
         self.log.when_room_ends(self.sessions.disconnect_producers)
         self._tick_timer = loop.call_later(TICK_S, self._tick)
 
@@ -610,14 +617,20 @@ class Broker:
         )
         return Health(ok=True, reason="ok", problems=problems)
 
-    def hold_of_all(self) -> Hold | None:
-        """What refuses or holds everybody who publishes; None if nothing does."""
+    def holds_of_all(self) -> Iterator[Hold]:
+        """What refuses or holds everybody."""
+        for kind, reason in self._failures().items():
+            yield Hold(kind=kind, what=_FAILS[kind], of=reason, since_ns=self._failed_ns.get(kind))
+
+    def _failures(self) -> dict[HoldKind, str]:
+        """What fails on the disk now, and why."""
         health = self.log.health
-        for kind, reason in ((HoldKind.LOG_READ_ONLY, health.read_only), (HoldKind.DISK_FULL, health.no_room)):
-            if reason is not None:
-                what = "whoever publishes to persistent topics of this broker"
-                return Hold(kind=kind, what=what, of=reason, since_ns=self._log_down_ns)
-        return None
+        reasons = {
+            HoldKind.LOG_READ_ONLY: health.read_only,
+            HoldKind.CATALOG: self.catalog.failed,
+            HoldKind.DISK_FULL: health.no_room,
+        }
+        return {kind: reason for kind, reason in reasons.items() if reason is not None}
 
     def _own_state(self) -> BrokerState:
         if self.stopping:
@@ -670,7 +683,7 @@ class Broker:
         log_health = self.log.health
         # Without room, clients are read: what they acknowledge makes room, and they have no producers.
         self.sessions.mute_publishers(stalled=log_health.stalled and log_health.no_room is None)
-        self._log_down_ns = None if log_health.ok else self._log_down_ns or now_ns
+        self._failed_ns = {kind: self._failed_ns.get(kind, now_ns) for kind in self._failures()}
         if log_health.no_room is not None:
             self.sessions.disconnect_producers()
         self.reads.try_unreadable(now_ns)

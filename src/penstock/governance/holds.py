@@ -55,6 +55,7 @@ class HoldKind(Enum):
 
     # Everybody.
     LOG_READ_ONLY = "log-read-only"
+    CATALOG = "catalog-read-only"
     DISK_FULL = "disk-full"
     STORAGE = "storage"
     REQUEST_MEMORY = "request-memory"
@@ -65,6 +66,7 @@ class HoldKind(Enum):
     PUBLISH_RATE = "publish-rate"
     GROUP_QUOTA = "group-quota"  # of dispatch, too
     ADAPTIVE_RATE = "adaptive-publish-rate"
+    EXCLUSIVE_ACCESS = "exclusive-access"
     COMMANDS = "commands"
     UPSTREAM = "upstream"
     # Consumers.

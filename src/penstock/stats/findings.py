@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Explanations: sentences for holds, in one vocabulary for brokers and proxies.
 
-Where: `broker.stats.why` and `proxy.why` collect holds; `penstock why`, the routes of explanations and the reference of
-holds (`docs/reference/holds.md`) show what is made of them here.
+Where: `stats.explanations` collects holds; `penstock why`, the routes of explanations and the reference of holds
+(`docs/reference/holds.md`) show what is made of them here.
 """
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from penstock.core.units import NS_PER_MS
@@ -22,8 +21,6 @@ Json: TypeAlias = dict[str, Any]
 
 # Findings in one answer; more would be the same holds again, and are not looked for.
 FINDINGS_MAX: Final = 200
-# Topics, producers, subscriptions and clients looked at in one turn of the loop: a finding takes 20 µs.
-ROWS_PER_TURN: Final = 50
 
 
 class Sentence(NamedTuple):
@@ -39,6 +36,7 @@ class Sentence(NamedTuple):
 
 SENTENCES: Final[Mapping[HoldKind, Sentence]] = {
     HoldKind.LOG_READ_ONLY: Sentence("the log is read-only: {of}", "the disk works and the broker has started again"),
+    HoldKind.CATALOG: Sentence("the catalog refuses changes: {of}", "the disk works and the broker has started again"),
     HoldKind.DISK_FULL: Sentence("the disk is full: {of}", "the disk has room again"),
     HoldKind.STORAGE: Sentence("the disk holds a write for too long", "the journal writes again; see /healthz"),
     HoldKind.REQUEST_MEMORY: Sentence("request memory is used up", "{by}, or queued.max.request.bytes is raised"),
@@ -51,6 +49,9 @@ SENTENCES: Final[Mapping[HoldKind, Sentence]] = {
     HoldKind.PUBLISH_RATE: Sentence("publish rate of {of}", "{wait}{by}"),
     HoldKind.GROUP_QUOTA: Sentence("{of}", "{wait}{by}"),
     HoldKind.ADAPTIVE_RATE: Sentence("adaptive publish throttle of {of}", "{by}"),
+    HoldKind.EXCLUSIVE_ACCESS: Sentence(
+        "its topic is for one producer at a time, now for {of}", "producers before it are closed", Effect.WAITS
+    ),
     HoldKind.COMMANDS: Sentence("too many of its commands wait", "half of them have ended"),
     HoldKind.UPSTREAM: Sentence("{of} takes nothing", "the broker takes what was sent; see its own limits"),
     HoldKind.NO_CONSUMER: Sentence("it has no consumer", "a consumer subscribes, or the subscription is deleted"),
@@ -108,9 +109,7 @@ def finding(hold: Hold, now_ns: int) -> Json:
     }
 
 
-def explanation(
-    of: str, holds: Iterable[Hold], now_ns: int, *, producers: int, subscriptions: int, more: bool = False
-) -> Json:
+def explanation(of: str, holds: Iterable[Hold], now_ns: int, *, producers: int, subscriptions: int) -> Json:
     """The answer to a question: findings in the order of kinds, what refuses everybody first."""
     ordered = sorted(holds, key=lambda hold: _RANKS[hold.kind])
     findings = [finding(hold, now_ns) for hold in ordered[:FINDINGS_MAX]]
@@ -120,7 +119,7 @@ def explanation(
         "producers": producers,
         "subscriptions": subscriptions,
         "findings": findings,
-        "more": more or len(ordered) > FINDINGS_MAX,
+        "more": len(ordered) > FINDINGS_MAX,
         "unanswered": [],
     }
 
@@ -143,14 +142,6 @@ def merged(own: Json, others: Sequence[Json], unanswered: Sequence[int]) -> Json
 def slowed(findings: Iterable[Json]) -> bool:
     """Whether one of these slows somebody. Brokers of before did not say; all of theirs do."""
     return any(found.get("effect", Effect.SLOWS.value) == Effect.SLOWS.value for found in findings)
-
-
-async def pace(rows: int) -> int:
-    """Yield to the loop after so many rows; returns the rows since then."""
-    if rows < ROWS_PER_TURN:
-        return rows
-    await asyncio.sleep(0)
-    return 0
 
 
 _RANKS: Final = {kind: rank for rank, kind in enumerate(HoldKind)}

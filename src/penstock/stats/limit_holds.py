@@ -87,13 +87,12 @@ class Muted:
 
     Attributes:
         lines: limits of its producers.
-        pool: numbers of request memory; `freed_by` frees it.
+        freed_by: what frees request memory.
         broker: behind a proxy, which has not taken `unsent_bytes`.
     """
 
     connection: Connection
     lines: Iterable[GroupPublish]
-    pool: Mapping[str, float]
     freed_by: str
     broker: str = "its broker"
     unsent_bytes: int = 0
@@ -107,12 +106,17 @@ class LimitHolds:
         clock: Clock,
         groups: Callable[[], Mapping[str, Group]],
         sharing: Sharing | None,
+        requests: BudgetRow,
         memory: Callable[[], MeasuredMemory | None],
     ) -> None:
-        """Receive what this reads. Args: groups: in use, by name. memory: as adaptive throttling has measured it."""
+        """Receive what this reads.
+
+        Args: groups: in use, by name. requests: request memory. memory: as adaptive throttling has measured it.
+        """
         self._clock = clock
         self._groups = groups
         self._sharing = sharing
+        self._requests = requests
         self._memory = memory
 
     def of_producer(self, what: str, producer: LimitedProducer, held: Held | None) -> Iterator[Hold]:
@@ -143,28 +147,28 @@ class LimitHolds:
         kind = HoldKind(reason.value)
         held = mute.waits.numbers(self._clock.monotonic_ns())
         line = next((one for one in at.lines if (one.reason, one.owner) == (mute.reason, mute.owner)), None)
+        pool = {"used_bytes": self._requests.used_bytes, "limit_bytes": self._requests.limit_bytes}
         if line is not None:
-            hold = self.of_line(what, line, mute.waits.since_ns, {**at.pool, **held})
+            hold = self.of_line(what, line, mute.waits.since_ns, {**pool, **held})
             return replace(hold, after=": its connection holds as much of it as it may, and is not read")
         if kind in _LIMITS:
             gone = "a limit that was removed just now"
             return Hold(kind=kind, what=what, of=gone, since_ns=mute.since_ns, lifted_by="the next turn of the loop")
-        numbers: Mapping[str, float] = {}
-        if kind in {HoldKind.REQUEST_MEMORY, HoldKind.REQUEST_COUNT}:
-            numbers = {**at.pool, "connection_bytes": connection.held_bytes}
-        elif kind is HoldKind.COMMANDS:
-            numbers = {"held_bytes": connection.held_bytes}
-        elif kind is HoldKind.OUTBOUND:
-            numbers = {"unsent_bytes": connection.out_bytes}
-        elif kind is HoldKind.UPSTREAM:
-            numbers = {"unsent_bytes": at.unsent_bytes}
+        of_connection = {**pool, "connection_bytes": connection.held_bytes}
+        numbers: Mapping[HoldKind, Mapping[str, float]] = {
+            HoldKind.REQUEST_MEMORY: of_connection,
+            HoldKind.REQUEST_COUNT: of_connection,
+            HoldKind.COMMANDS: {"held_bytes": connection.held_bytes},
+            HoldKind.OUTBOUND: {"unsent_bytes": connection.out_bytes},
+            HoldKind.UPSTREAM: {"unsent_bytes": at.unsent_bytes},
+        }
         return Hold(
             kind=kind,
             what=what,
             of=at.broker,
             since_ns=mute.waits.since_ns,
             lifted_by=at.freed_by,
-            numbers={**numbers, **held},
+            numbers={**numbers.get(kind, {}), **held},
         )
 
     def of_group(self, what: str, traffic: str, line: Line, since_ns: int | None, numbers: Mapping[str, float]) -> Hold:

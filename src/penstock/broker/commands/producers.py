@@ -213,7 +213,7 @@ class Producers:
         topic, access = producer.topic, producer.topic.write_access
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with session.requests.waiting_long(f"producer {producer.name!r}"):
-            access.waiting.append(Waiting(producer, turn))
+            access.waiting.append(Waiting(producer, turn, self._clock.monotonic_ns()))
             _producer_success(session, producer, request_id, ready=False)
             try:
                 await turn
@@ -321,7 +321,7 @@ def _promote(topic: PublishedTopic) -> None:
         access.turn_away_waiting(error)
         return
     while access.waiting:
-        producer, turn = access.waiting.popleft()
+        producer, turn, _ = access.waiting.popleft()
         if not turn.done():  # If done, its client is disconnecting, and it will leave the queue.
             access.holder = producer
             turn.set_result(None)

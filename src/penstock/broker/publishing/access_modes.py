@@ -111,6 +111,7 @@ class Waiting(NamedTuple):
 
     producer: Writer
     turn: asyncio.Future[None]
+    since_ns: int  # monotonic
 
 
 class WriteAccess:

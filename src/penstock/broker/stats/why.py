@@ -3,15 +3,13 @@
 
 Why: half a dozen limits may slow a client, and most of them belong to somebody else: a group that another namespace
 uses up, or a rate of another topic on the same connection. Metrics say how much; this says which, and what to do.
-Where: `penstock why` and the routes under `/admin/v3/why`. It collects the holds that were made where somebody began to
-wait, on the loop, in portions; `stats.findings` makes sentences of them.
+Where: `penstock why`, the routes under `/admin/v3/why`, and the metric of holds. It collects the holds that were made
+where somebody began to wait.
 """
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
-from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote
 
@@ -23,14 +21,16 @@ from penstock.broker.publishing.rates import BROKER
 from penstock.broker.stats.delivery_holds import holds_of
 from penstock.core.errors import NotFound, TopicNotFound
 from penstock.governance.holds import Hold, HoldKind
-from penstock.stats.findings import FINDINGS_MAX, explanation, merged, pace
-from penstock.stats.limit_holds import LimitHolds, Muted, balances, of_listings, of_rows, per_s
+from penstock.stats.explanations import Explanations, Question, Seen
+from penstock.stats.findings import merged
+from penstock.stats.limit_holds import LimitHolds, Muted, balances, per_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from penstock.broker.elsewhere import Elsewhere
     from penstock.broker.policies.quotas import Quotas
+    from penstock.broker.publishing.access_modes import Waiting
     from penstock.broker.publishing.groups import Groups
     from penstock.broker.publishing.ports import PublishedTopic
     from penstock.broker.publishing.producer import Producer
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from penstock.groups.adaptive_throttling import AdaptiveThrottling
     from penstock.net.listener import Connections
     from penstock.net.topic_list_limiter import TopicListMemoryLimiter
+    from penstock.stats.explanations import Walk
     from penstock.stats.findings import Json
     from penstock.stats.limit_holds import Sharing
 
@@ -63,8 +64,8 @@ class Client(ProducerClient, Protocol):
     def consumers(self) -> Mapping[int, Consumer]: ...
 
 
-class Why:
-    """Explanations. All methods are called on the broker's loop, and raise NotFound for what does not exist."""
+class Why(Explanations):
+    """Explanations of a broker."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class Why:
         connections: Connections,
         clients: Collection[Client],
         clock: Clock,
-        hold_of_all: Callable[[], Hold | None],
+        holds_of_all: Callable[[], Iterable[Hold]],
         listings: TopicListMemoryLimiter,
         budget: Budget,
         sharing: Sharing | None = None,
@@ -88,94 +89,78 @@ class Why:
 
         Args: sharing: usage of the other brokers. throttling: None if disabled. elsewhere: what other brokers explain.
         """
+        super().__init__(clock, listings, budget)
         self._topics = topics
         self._resources = resources
         self._partitions = partitions
         self._quotas = quotas
-        self._connections = connections
         self._clients = clients
-        self._clock = clock
-        self._hold_of_all = hold_of_all
-        self._listings = listings
-        self._budget = budget
+        self._holds_of_all = holds_of_all
         self._limits = LimitHolds(
-            clock, lambda: groups.in_use, sharing, lambda: throttling.measured if throttling is not None else None
+            clock,
+            lambda: groups.in_use,
+            sharing,
+            connections.memory,
+            lambda: throttling.measured if throttling is not None else None,
         )
         self._elsewhere = elsewhere
-        # One at a time: sixty at once, each with its portion, would be sixty portions in a turn of the loop.
-        self._one = asyncio.Lock()
 
     async def of_tenant(self, tenant: str) -> Json:
-        """Explain what slows the topics of a tenant."""
         self._resources.check_tenant(tenant)
-        found = await self._explain(f"tenant {tenant}", lambda topic: topic.tenant == tenant, tenant=tenant)
-        return await self._with_others(found, f"tenants/{quote(tenant, safe='')}")
+        return await super().of_tenant(tenant)
 
     async def of_namespace(self, namespace: NamespaceName) -> Json:
-        """Explain what slows the topics of a namespace."""
         self._resources.check_namespace(namespace)
-        found = await self._explain(f"namespace {namespace}", lambda topic: topic.namespace_name == namespace)
-        return await self._with_others(found, f"namespaces/{namespace}")
+        return await super().of_namespace(namespace)
 
     async def of_topic(self, name: TopicName) -> Json:
-        """Explain what slows a topic, or the partitions of a partitioned topic."""
         if not (self._topics.exists(name) or self._partitions(name)):
             raise TopicNotFound(str(name))
-        found = await self._explain(f"topic {name}", lambda topic: name in {topic, topic.parent})
-        path = f"{name.domain}/{name.tenant}/{name.namespace}/{quote(name.local, safe='')}"
-        return await self._with_others(found, path)
+        return await super().of_topic(name)
 
     async def of_producer(self, name: str) -> Json:
         """Explain what slows the connected producers of this name."""
-        found = await self._explain(f"producer {name}", lambda _topic: True, producer=name)
-        found = await self._with_others(found, f"producers/{quote(name, safe='')}")
+        path = f"producers/{quote(name, safe='')}"
+        found = await self._answer(Question(of=f"producer {name}", path=path, client=name))
         if not found["producers"]:
             raise NotFound(f"no producer {name!r} is connected")
         return found
 
-    async def _with_others(self, own: Json, path: str) -> Json:
-        """Add what the other brokers answer."""
-        answers, missing = await self._elsewhere.answers(f"/admin/v3/why/{path}")
+    async def _answer(self, question: Question) -> Json:
+        """Answer, with what the other brokers answer."""
+        own = await super()._answer(question)
+        answers, missing = await self._elsewhere.answers(f"/admin/v3/why/{question.path}")
         return merged(own, answers, missing)
 
-    async def _explain(
-        self, of: str, concerns: Callable[[TopicName], bool], *, tenant: str | None = None, producer: str | None = None
-    ) -> Json:
-        holds: list[Hold] = []
-        producers = subscriptions = rows = 0
-        async with self._one:
-            of_all = self._hold_of_all()
-            holds += () if of_all is None else (of_all,)
-            holds += of_rows(self._budget)
-            for topic in self._topics.loaded():
-                if len(holds) > FINDINGS_MAX:
-                    break
-                rows += 1
-                if concerns(topic.name) and (producer is None or producer in topic.producers):
-                    holds += await self._backlog_quota(topic)
-                    for one in list(topic.producers.values()):
-                        if len(holds) > FINDINGS_MAX:
-                            break
-                        if producer in {None, one.name}:
-                            holds += self._producer(one)
-                            producers += 1
-                            rows = await pace(rows + 1)
-                    for subscription in list(topic.subscriptions.values()) if producer is None else ():
-                        if len(holds) > FINDINGS_MAX:
-                            break
-                        # One may have any number of consumers.
-                        holds += islice(self._subscription(subscription), FINDINGS_MAX)
-                        subscriptions += 1
-                        rows = await pace(rows + 1)
-                rows = await pace(rows)
-            for client in list(self._clients) if producer is None else ():
-                rows = await pace(rows + 1)
-                if client.connection.muted and len(holds) <= FINDINGS_MAX:
-                    holds += self._client(client, concerns)
-        now_ns = self._clock.monotonic_ns()
-        if tenant is not None:
-            holds += of_listings(self._listings, lambda owner: owner.tenant == tenant, now_ns)
-        return explanation(of, holds, now_ns, producers=producers, subscriptions=subscriptions)
+    async def _walk(self, question: Question) -> Walk:
+        for hold in self._holds_of_all():
+            yield hold
+        name, concerns = question.client, question.concerns
+        for topic in self._topics.loaded():
+            yield None
+            if not concerns(topic.name) or not (name is None or _knows(topic, name)):
+                continue
+            if question.quotas:
+                for hold in await self._backlog_quota(topic):
+                    yield hold
+            for producer in list(topic.producers.values()):
+                if name in {None, producer.name}:
+                    yield Seen.PRODUCER
+                    for hold in self._producer(producer):
+                        yield hold
+            for place, waiting in enumerate(list(topic.write_access.waiting)):
+                if name in {None, waiting.producer.name}:
+                    yield Seen.PRODUCER
+                    yield _waits_for_access(topic, waiting, place)
+            for subscription in list(topic.subscriptions.values()) if name is None else ():
+                yield Seen.SUBSCRIPTION
+                for hold in self._subscription(subscription):
+                    yield hold
+        for client in list(self._clients) if name is None else ():
+            yield None
+            if client.connection.muted:
+                for hold in self._client(client, concerns):
+                    yield hold
 
     # -- publishing
 
@@ -208,17 +193,8 @@ class Why:
         waiting = session.held.waiting_of(producer.producer_id) if session.held is not None else None
         yield from self._limits.of_producer(what, producer, waiting)
         for mute in session.connection.muted.snapshot():
-            hold = self._limits.of_mute(what, mute, self._muted(session))
+            hold = self._limits.of_mute(what, mute, _muted(session))
             yield replace(hold, tenants=_tenants(producer.topic.name.tenant, session, mute))
-
-    def _muted(self, client: ProducerClient) -> Muted:
-        memory, producers = self._connections.memory, client.producers.values()
-        return Muted(
-            connection=client.connection,
-            lines=[line for one in producers for line in one.topic.publish_lines],
-            pool={"used_bytes": memory.used, "size_bytes": memory.size},
-            freed_by="it is freed",
-        )
 
     def _client(self, client: Client, concerns: Callable[[TopicName], bool]) -> Iterator[Hold]:
         """A client that is not read, and is not named as a producer's: nobody knows what it would ask for."""
@@ -229,7 +205,7 @@ class Why:
         if topic is None and (consumed or client.producers):
             return
         for mute in client.connection.muted.snapshot():
-            hold = self._limits.of_mute(f"client at {client.connection.peer}", mute, self._muted(client))
+            hold = self._limits.of_mute(f"client at {client.connection.peer}", mute, _muted(client))
             # Whose client it is that has neither a producer nor a consumer, only administrators of the broker may know.
             tenants = frozenset[str]() if topic is None else _tenants(topic.tenant, client, mute)
             yield replace(hold, tenants=tenants)
@@ -270,6 +246,31 @@ class Why:
                 **numbers,
             },
         )
+
+
+def _knows(topic: Topic, name: str) -> bool:
+    """Whether a topic has a producer of this name, or one that waits for access."""
+    return name in topic.producers or any(name == one.producer.name for one in topic.write_access.waiting)
+
+
+def _waits_for_access(topic: Topic, waiting: Waiting, place: int) -> Hold:
+    """A producer that has asked to wait for exclusive access. Args: place: how many wait before it."""
+    holder = topic.write_access.holder or next(iter(topic.producers.values()), None)
+    return Hold(
+        kind=HoldKind.EXCLUSIVE_ACCESS,
+        what=f"producer {waiting.producer.name} of {topic.text}",
+        of=f"producer {holder.name}" if holder is not None else "those that wait before it",
+        since_ns=waiting.since_ns,
+        numbers={"connected_producers": len(topic.producers), "waiting_before": place},
+    )
+
+
+def _muted(client: ProducerClient) -> Muted:
+    return Muted(
+        connection=client.connection,
+        lines=[line for one in client.producers.values() for line in one.topic.publish_lines],
+        freed_by="it is freed",
+    )
 
 
 def _tenants(tenant: str, client: ProducerClient, mute: Mute) -> frozenset[str] | None:

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers why somebody waits, and how much waits for each reason: what brokers and proxies do alike.
+
+Why one walk: an explanation and the metric of holds say the same, because both count what the same walk finds.
+Where: `broker.stats.why` and `proxy.why` walk over what they have; `findings` makes sentences of the holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import Counter
+from contextlib import aclosing
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final, TypeAlias
+from urllib.parse import quote
+
+from penstock.core.errors import NotFound
+from penstock.stats.findings import FINDINGS_MAX, explanation
+from penstock.stats.limit_holds import of_listings, of_rows
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+
+    from penstock.core.clock import Clock
+    from penstock.core.names import NamespaceName, TopicName
+    from penstock.governance.budget import BudgetRow
+    from penstock.governance.holds import Hold, HoldKind
+    from penstock.net.topic_list_limiter import Owner, TopicListMemoryLimiter
+    from penstock.stats.findings import Json
+
+# Topics, producers, subscriptions and clients looked at, or holds found, in one turn of the loop: a hold takes 20 µs.
+ROWS_PER_TURN: Final = 50
+
+
+class Seen(Enum):
+    """What an answer counts."""
+
+    PRODUCER = auto()
+    SUBSCRIPTION = auto()
+    CLIENT = auto()
+
+
+# Holds, and what was looked at; None: something that the answer does not count.
+Walk: TypeAlias = "AsyncGenerator[Hold | Seen | None, None]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is to be explained.
+
+    Attributes:
+        of: what is asked for, for people.
+        path: of the route that answers it, below `/admin/v3/why/`.
+        concerns: whether a topic is asked for.
+        tenant: that is asked for.
+        client: the name of a producer, or the address of a client of a proxy.
+        quotas: whether backlog quotas are compared with backlogs, which may read the disk.
+    """
+
+    of: str = "everything"
+    path: str = ""
+    concerns: Callable[[TopicName], bool] = lambda _topic: True
+    tenant: str | None = None
+    client: str | None = None
+    quotas: bool = True
+
+
+_COUNT: Final = Question(quotas=False)
+
+
+class Explanations(ABC):
+    """Explanations. All methods are called on the event loop, and raise NotFound for what does not exist."""
+
+    def __init__(
+        self, clock: Clock, listings: TopicListMemoryLimiter, budget: Iterable[BudgetRow], *, used_only: bool = False
+    ) -> None:
+        """Receive what this reads. Args: used_only: what no client here uses is not found."""
+        self._clock = clock
+        self._listings = listings
+        self._budget = budget
+        self._used_only = used_only
+        # One at a time: sixty at once, each with its portion, would be sixty portions in a turn of the loop.
+        self._one = asyncio.Lock()
+
+    async def of_tenant(self, tenant: str) -> Json:
+        """Explain why clients wait that use topics of a tenant, or list them."""
+        return await self._answer(
+            Question(
+                of=f"tenant {tenant}",
+                path=f"tenants/{quote(tenant, safe='')}",
+                concerns=lambda topic: topic.tenant == tenant,
+                tenant=tenant,
+            )
+        )
+
+    async def of_namespace(self, namespace: NamespaceName) -> Json:
+        """Explain why clients wait that use topics of a namespace."""
+        return await self._answer(
+            Question(
+                of=f"namespace {namespace}",
+                path=f"namespaces/{namespace}",
+                concerns=lambda topic: topic.namespace_name == namespace,
+            )
+        )
+
+    async def of_topic(self, name: TopicName) -> Json:
+        """Explain why clients wait that use a topic, or its partitions."""
+        return await self._answer(
+            Question(
+                of=f"topic {name}",
+                path=f"{name.domain}/{name.tenant}/{name.namespace}/{quote(name.local, safe='')}",
+                concerns=lambda topic: name in {topic, topic.parent},
+            )
+        )
+
+    async def counts(self) -> Mapping[HoldKind, int]:
+        """Count what waits now, by kind. Producers that backlog quotas refuse, or would refuse, are not counted."""
+        counts: Counter[HoldKind] = Counter(hold.kind for hold in of_rows(self._budget))
+        holds, _ = await self._found(_COUNT, None)
+        counts.update(hold.kind for hold in (*holds, *self._of_listings(lambda _owner: True)))
+        return counts
+
+    @abstractmethod
+    def _walk(self, question: Question) -> Walk:
+        """Walk over everything that the question concerns."""
+
+    async def _answer(self, question: Question) -> Json:
+        holds, seen = await self._found(question, FINDINGS_MAX)
+        if question.tenant is not None:
+            holds += self._of_listings(lambda owner: owner.tenant == question.tenant)
+        if self._used_only and not (holds or seen):
+            raise NotFound(f"no client of this proxy uses {question.of}")
+        return explanation(
+            question.of,
+            (*of_rows(self._budget), *holds),
+            self._clock.monotonic_ns(),
+            producers=seen[Seen.PRODUCER],
+            subscriptions=seen[Seen.SUBSCRIPTION],
+        )
+
+    def _of_listings(self, concerns: Callable[[Owner], bool]) -> Iterable[Hold]:
+        return of_listings(self._listings, concerns, self._clock.monotonic_ns())
+
+    async def _found(self, question: Question, holds_max: int | None) -> tuple[list[Hold], Counter[Seen]]:
+        """Walk in portions, until there are more holds than `holds_max`."""
+        holds: list[Hold] = []
+        seen: Counter[Seen] = Counter()
+        rows = 0
+        async with self._one, aclosing(self._walk(question)) as walk:
+            async for one in walk:
+                if isinstance(one, Seen):
+                    seen[one] += 1
+                elif one is not None:
+                    holds.append(one)
+                    if holds_max is not None and len(holds) > holds_max:
+                        break
+                rows += 1
+                if rows % ROWS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+        return holds, seen
