@@ -297,19 +297,20 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
             stopping.cut_off(f"{admin.cut_off} connections to the admin port had unfinished responses")
 
     stopping.add("the admin port", stop_admin)
+    why, stats = Why(services, connections, sharing, budget), ProxyStats(services, connections)
     snapshots = ProxySnapshots(
         cluster=settings.cluster_name,
         services=services,
         connections=connections,
         sharing=sharing,
         budget=budget,
+        holds=why.counts,
         loop_turns=turns,
         throttling=throttling,
         stopping=proxy.is_stopping,
         recorder=recorder,
     )
     _push_metrics(snapshots, loop, own_name, stopping)
-    why, stats = Why(services, connections, sharing, budget), ProxyStats(services, connections)
 
     def application(memory: HttpMemory) -> ASGIApp:
         from penstock.admin import proxy_api  # noqa: PLC0415 -- on the thread of the admin port

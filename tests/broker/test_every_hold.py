@@ -290,6 +290,8 @@ OF_ALL: Final = {
     HoldKind.DISPATCH_MEMORY,
     HoldKind.MEMORY_ROW,
 }
+# The metric does not compare backlogs with quotas.
+NOT_COUNTED: Final = {HoldKind.BACKLOG_QUOTA, HoldKind.WOULD_REFUSE}
 # What a finding may follow: its cause.
 AFTER: Final = {HoldKind.LOOK_AHEAD, HoldKind.WOULD_REFUSE}
 
@@ -310,6 +312,8 @@ async def test_a_broker_that_holds_something_says_so_first(tmp_path: Path, kind:
         (one,) = [each for each in found if each["reason"] == kind.value][:1] or [found[0]]
         assert says(one, kind), one
         assert kind in AFTER or found[0] is one, found
+        counts = await administration(harness.broker).why.counts()
+        assert counts[kind] >= (kind not in NOT_COUNTED), counts
         if kind not in OF_ALL:
             assert await of_tenant(harness, "shop") == [], "nobody else is told"
 

@@ -35,6 +35,7 @@ async def findings(harness: Harness, topic: str = TOPIC) -> list[dict[str, Any]]
 
 async def test_nothing_slows_a_topic_without_limits(harness: Harness) -> None:
     await Client.producing(harness.port)
+    assert await why(harness).counts() == {}
     found = await why(harness).of_topic(TopicName.parse(TOPIC))
     assert found == {
         "of": f"topic {TOPIC}",

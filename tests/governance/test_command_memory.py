@@ -97,6 +97,7 @@ def test_large_commands_have_as_much_as_the_row_together_or_one_of_them() -> Non
     second.charge(LARGE_BYTES)
     assert not third.admits(LARGE_BYTES)
     assert third.admits(LARGE_BYTES - 1)
+    assert memory.refused_total == 1
     first.release(LARGE_BYTES)
     assert third.admits(LARGE_BYTES)
     second.close()

@@ -718,3 +718,5 @@ def test_waiting_for_the_count_is_no_depletion() -> None:
     admit(pool, 1, 10)
     pool.grant(2, 10, 0, 0)
     assert pool.snapshot(9 * NS_PER_S).depleted_ms == 0
+    pool.grant(2, 10, 0, 0)
+    assert pool.refused_total == 1, "it waits since the first time"

@@ -64,6 +64,7 @@ async def test_a_refusal_has_the_seeds_words_and_names_the_key_to_turn(kind: Lim
         await limiter.acquire(1, kind)
     with pytest.raises(PermitAcquireTimeout, match=f"^{text}: 1 bytes .*{key}PermitsAcquireTimeoutMillis"):
         await waiting
+    assert [row.refused_total for row in limiter.rows()] == [3 * (kind is HEAP), 3 * (kind is DIRECT)]
 
 
 async def test_a_proxy_refuses_direct_memory_in_its_own_words() -> None:

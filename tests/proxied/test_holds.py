@@ -11,6 +11,7 @@ import pytest
 from penstock.core.errors import NotFound
 from penstock.core.names import TopicName
 from penstock.core.units import KIB
+from penstock.governance.holds import HoldKind
 from penstock.governance.muting import MuteReason
 from penstock.governance.resource_group import GroupRate, GroupRates
 from penstock.net.topic_list_limiter import LimitType, Owner
@@ -107,6 +108,7 @@ async def test_a_dispatch_quota_is_the_reason_since_it_began_to_hold(tmp_path: P
         assert found["limit"] == "dispatch quota of resource group all"
         assert found["forMs"] >= 8_000
         assert found["numbers"]["held_permits"] > 0
+        assert await why(proxy).counts() == {HoldKind.GROUP_QUOTA: 1}
 
 
 async def test_so_much_that_is_held_that_the_connection_is_not_read_is_said_of_the_same_limit(tmp_path: Path) -> None:
@@ -170,6 +172,7 @@ async def test_a_row_of_memory_that_refuses_clients_is_named_with_its_setting(tm
         assert await findings(proxy) == []
         row.limit_bytes = row.used_bytes
         refused = await client.request(Type.PRODUCER, Type.ERROR, topic=TOPIC, producer_id=1)
+        assert (row.refused_total, await why(proxy).counts()) == (1, {HoldKind.MEMORY_ROW: 1})
         assert "raise sessionsMB" in refused.error.message
         (found,) = await findings(proxy)
         assert (found["reason"], found["effect"]) == ("memory-row", "would-refuse")

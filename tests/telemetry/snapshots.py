@@ -69,7 +69,7 @@ IDLE = BrokerSnapshot(
     request_memory=MEMORY,
     listings=LISTINGS,
     memory={
-        "outbound": MemoryUse(used_bytes=0, limit_bytes=100),
+        "outbound": MemoryUse(used_bytes=0, limit_bytes=100, refused_total=3),
         "tail-cache": MemoryUse(used_bytes=0, limit_bytes=200),
     },
     loop_turns=LoopTurnsSnapshot(longest_ns=0, longer={50: 0}),

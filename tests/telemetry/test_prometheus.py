@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from penstock.broker.health import Health
 from penstock.core.broker_states import BrokerState
 from penstock.core.membership import Member
+from penstock.governance.holds import HoldKind
 from penstock.governance.permit_types import Permit, PermitLimits
 from penstock.governance.permits import PermitQueue
 from penstock.stats.disk_space import DiskUse
@@ -243,6 +244,17 @@ def test_a_connection_muted_for_two_reasons_counts_in_both_and_every_reason_is_a
         "group-quota": 0, "upstream": 0, "adaptive-publish-rate": 0, "stopping": 0,
     }  # fmt: skip
     assert value(snapshot, "penstock_connection_muted_longest_seconds") == 2.5
+
+
+def test_what_waits_is_counted_by_every_kind_of_hold() -> None:
+    snapshot = replace(IDLE, holds={HoldKind.NO_CONSUMER: 3})
+    by_reason = {labels["reason"]: number for labels, number in samples(snapshot)["penstock_holds"]}
+    assert by_reason == {kind.value: 3 if kind is HoldKind.NO_CONSUMER else 0 for kind in HoldKind}
+
+
+def test_every_row_of_the_budget_says_how_often_it_refused() -> None:
+    refused = {labels["owner"]: number for labels, number in samples(IDLE)["penstock_memory_refused_total"]}
+    assert refused == {"outbound": 3, "tail-cache": 0}
 
 
 def test_closed_connections_are_those_accepted_and_no_longer_open() -> None:

@@ -93,6 +93,10 @@ class BudgetRow(Protocol):
     def limit_bytes(self) -> int:
         """The limit; 0: none, where the table allows that."""
 
+    @property
+    def refused_total(self) -> int:
+        """How often it had no room for what was asked for."""
+
 
 def owner_and_key(row: BudgetRow) -> tuple[str, str]:
     """Return who has a row, for people, and the setting that raises its limit."""

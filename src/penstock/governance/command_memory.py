@@ -95,7 +95,10 @@ class Account:
         A small command always may; a large one if it fits beside the other large ones.
         """
         memory = self._memory
-        return nbytes < LARGE_BYTES or not memory.large_bytes or memory.large_bytes + nbytes <= memory.limit_bytes
+        if nbytes < LARGE_BYTES or not memory.large_bytes or memory.large_bytes + nbytes <= memory.limit_bytes:
+            return True
+        memory.refused_total += 1
+        return False
 
     def charge(self, nbytes: int) -> None:
         """Charge a command that has started."""

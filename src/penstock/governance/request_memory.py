@@ -71,7 +71,7 @@ class RequestMemory(SimpleMemoryPool):
     __slots__ = (
         "_depletion", "_evicted_total", "_finisher", "_held_bytes", "_lines", "_ordinary_end", "_readers", "_requests",
         "_reserve_held", "_reserve_used", "_served_since", "_starved_since_ns", "_tenants", "_turns", "_used_bytes_max",
-        "_useful_bytes", "_waiting", "_waits", "ordinary_bytes", "requests_max", "reserve_bytes",
+        "_useful_bytes", "_waiting", "_waits", "ordinary_bytes", "refused_total", "requests_max", "reserve_bytes",
     )  # fmt: skip
 
     def __init__(self, limits: RequestLimits, *, hunter: LeakDetector | None = None) -> None:
@@ -98,6 +98,7 @@ class RequestMemory(SimpleMemoryPool):
         self._waits = WaitTimes()
         self._evicted_total = 0
         self._used_bytes_max = 0
+        self.refused_total = 0  # reads that had to wait
 
     # -- as a row of the budget --------------------------------------------------------------------------------------
 
@@ -474,6 +475,7 @@ class RequestMemory(SimpleMemoryPool):
         self._turns.wait(reader)
         if reader.stopped_ns is None:
             reader.stopped_ns = now_ns
+            self.refused_total += 1
         return 0
 
     def _leave(self, reader: Reader, now_ns: int) -> None:

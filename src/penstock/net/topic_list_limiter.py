@@ -104,6 +104,11 @@ class ListingRow(NamedTuple):
     def limit_bytes(self) -> int:
         return self.semaphore.permits_max
 
+    @property
+    def refused_total(self) -> int:
+        seen = self.semaphore.snapshot()
+        return seen.queue_full_total + seen.beyond_limit_total + seen.timeouts_total
+
 
 class TopicListMemoryLimiter(AsyncDualMemoryLimiter):
     """An `AsyncDualMemoryLimiter` with the settings of PIP-442, whose limits can be changed at run time."""

@@ -15,9 +15,10 @@ from penstock.stats.reading import Taking, group_traffic, memory_rows, muted_con
 from penstock.stats.server_snapshot import ServerSnapshot, SharingSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from penstock.governance.budget import Budget
+    from penstock.governance.holds import HoldKind
     from penstock.groups.adaptive_throttling import AdaptiveThrottling
     from penstock.net.listener import Connections
     from penstock.net.loop_turns import LoopTurns
@@ -57,6 +58,7 @@ class ProxySnapshots(Taking[ProxySnapshot]):
         connections: Connections,
         sharing: ProxySharing,
         budget: Budget,
+        holds: Callable[[], Awaitable[Mapping[HoldKind, int]]],
         loop_turns: LoopTurns,
         throttling: AdaptiveThrottling[PublishedTopic] | None,
         stopping: Callable[[], bool],
@@ -68,6 +70,7 @@ class ProxySnapshots(Taking[ProxySnapshot]):
         self._connections = connections
         self._sharing = sharing
         self._budget = budget
+        self._holds = holds
         self._loop_turns = loop_turns
         self._throttling = throttling
         self._recorder = recorder
@@ -93,6 +96,7 @@ class ProxySnapshots(Taking[ProxySnapshot]):
             request_memory=request_memory,
             listings=services.listings.limiter.snapshot(),
             memory=memory_rows(self._budget),
+            holds=await self._holds(),
             resource_groups=await group_traffic(groups, clock, pace),
             sharing=await self._shared(pace),
             records=self._recorder.snapshot() if self._recorder is not None else None,

@@ -48,7 +48,7 @@ HELD_NS_MAX: Final = 60 * NS_PER_S
 
 def memory_rows(budget: Budget) -> dict[str, MemoryUse]:
     """Return every row of the memory budget."""
-    return {row.name: MemoryUse(used_bytes=row.used_bytes, limit_bytes=row.limit_bytes) for row in budget}
+    return {row.name: MemoryUse(row.used_bytes, row.limit_bytes, row.refused_total) for row in budget}
 
 
 class Client(Protocol):

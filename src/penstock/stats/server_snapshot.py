@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.core.membership import Registration
+    from penstock.governance.holds import HoldKind
     from penstock.governance.snapshot import RequestMemorySnapshot
     from penstock.groups.adaptive_throttling import ThrottlingSnapshot
     from penstock.net.topic_list_limiter import TopicListSnapshot
@@ -73,12 +74,13 @@ class MutedConnection:
     unsent_bytes: int = 0  # answers and messages not sent yet
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Use and limit of one row of the memory budget."""
+    """Use and limit of one row of the memory budget, and how often it refused what was asked for."""
 
     used_bytes: int
     limit_bytes: int
+    refused_total: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +127,7 @@ class ServerSnapshot:
     request_memory: RequestMemorySnapshot
     listings: TopicListSnapshot
     memory: Mapping[str, MemoryUse]  # every row of the memory budget, by name
+    holds: Mapping[HoldKind, int] = field(default_factory=dict)  # what waits now
     resource_groups: tuple[GroupTrafficSnapshot, ...] = ()
     sharing: SharingSnapshot = field(default_factory=SharingSnapshot)
     records: RecordsSnapshot | None = None  # None: nothing is recorded

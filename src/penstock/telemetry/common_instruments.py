@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock import __version__
 from penstock.core.units import NS_PER_S
+from penstock.governance.holds import HoldKind
 from penstock.governance.muting import MuteReason
 from penstock.telemetry.instrument import Instrument, Scope
 
@@ -44,6 +45,10 @@ MUTE_REASON: Final[Scope[ServerSnapshot, int]] = Scope(("reason",), _connections
 
 MEMORY_OWNER: Final[Scope[ServerSnapshot, MemoryUse]] = Scope(
     ("owner",), lambda snapshot: (((owner,), use) for owner, use in snapshot.memory.items())
+)
+
+HOLD: Final[Scope[ServerSnapshot, int]] = Scope(
+    ("reason",), lambda snapshot: (((kind.value,), snapshot.holds.get(kind, 0)) for kind in HoldKind)
 )
 
 LONG_TURN: Final[Scope[ServerSnapshot, int]] = Scope(
@@ -105,6 +110,8 @@ PROCESS_INSTRUMENTS: Final[tuple[Instrument[ServerSnapshot, Any], ...]] = (
 )
 
 CONNECTION_INSTRUMENTS: Final[tuple[Instrument[ServerSnapshot, Any], ...]] = (
+    Instrument("penstock_holds", "gauge", "", HOLD, lambda holds: holds,
+               "Producers, consumers, subscriptions, clients and listings that wait for this reason now"),
     Instrument("penstock_connections_muted", "gauge", "", MUTE_REASON, lambda connections: connections,
                "Connections muted for this reason; one with two reasons counts in both"),
     Instrument("penstock_connection_muted_longest_seconds", "gauge", "seconds", PROCESS,
@@ -147,6 +154,8 @@ MEMORY_INSTRUMENTS: Final[tuple[Instrument[ServerSnapshot, Any], ...]] = (
                "Memory used by this owner of a row of the memory budget"),
     Instrument("penstock_memory_budget_bytes", "gauge", "bytes", MEMORY_OWNER, lambda use: use.limit_bytes,
                "Memory limit of this owner"),
+    Instrument("penstock_memory_refused_total", "counter", "", MEMORY_OWNER, lambda use: use.refused_total,
+               "How often this owner had no room for what was asked for: it was refused, or waited"),
 )
 
 LISTING_INSTRUMENTS: Final[tuple[Instrument[ServerSnapshot, Any], ...]] = (

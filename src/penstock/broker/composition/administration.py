@@ -72,6 +72,22 @@ def administration(broker: Broker, *, for_peers: bool = False) -> Administration
         web_url=broker.addresses.web.plain,
     )
     internal_stats = InternalStats(stats=stats, quotas=broker.quotas, reads=reads, broker=placement.own)
+    why = Why(
+        topics=topics,
+        resources=resources,
+        partitions=partitions.count,
+        quotas=broker.quotas,
+        groups=broker.groups,
+        connections=broker.connections,
+        clients=broker.sessions,
+        clock=broker.clock,
+        holds_of_all=broker.holds_of_all,
+        listings=broker.listings,
+        budget=broker.budget,
+        sharing=broker.sharing,
+        throttling=broker.throttling,
+        elsewhere=elsewhere,
+    )
     return Administration(
         access=broker.access,
         health=lambda: broker.health,
@@ -180,6 +196,7 @@ def administration(broker: Broker, *, for_peers: bool = False) -> Administration
             log=broker.log,
             listings=broker.shared_listings,
             budget=broker.budget,
+            holds=why.counts,
             groups=broker.groups,
             sharing=broker.sharing,
             throttling=broker.throttling,
@@ -188,20 +205,5 @@ def administration(broker: Broker, *, for_peers: bool = False) -> Administration
             clock=broker.clock,
             disk_space=broker.disk_space,
         ),
-        why=Why(
-            topics=topics,
-            resources=resources,
-            partitions=partitions.count,
-            quotas=broker.quotas,
-            groups=broker.groups,
-            connections=broker.connections,
-            clients=broker.sessions,
-            clock=broker.clock,
-            holds_of_all=broker.holds_of_all,
-            listings=broker.listings,
-            budget=broker.budget,
-            sharing=broker.sharing,
-            throttling=broker.throttling,
-            elsewhere=elsewhere,
-        ),
+        why=why,
     )

@@ -21,7 +21,7 @@ from penstock.stats.reading import Taking, group_traffic, memory_rows, muted_con
 from penstock.stats.server_snapshot import ServerSnapshot, SharingSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from penstock.broker.health import Health
     from penstock.broker.publishing.groups import Groups
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.membership import Member, Membership
     from penstock.governance.budget import Budget
+    from penstock.governance.holds import HoldKind
     from penstock.groups.adaptive_throttling import AdaptiveThrottling
     from penstock.net.listener import Connections
     from penstock.net.loop_turns import LoopTurns
@@ -146,6 +147,7 @@ class Snapshots(Taking[BrokerSnapshot]):
         log: EntryLog,
         listings: SharedListings,
         budget: Budget,
+        holds: Callable[[], Awaitable[Mapping[HoldKind, int]]],
         groups: Groups,
         sharing: QuotaSharing | None = None,
         throttling: AdaptiveThrottling[PublishedTopic] | None = None,
@@ -167,6 +169,7 @@ class Snapshots(Taking[BrokerSnapshot]):
         self._log = log
         self._listings = listings
         self._budget = budget
+        self._holds = holds
         self._groups = groups
         self._sharing = sharing
         self._throttling = throttling
@@ -204,6 +207,7 @@ class Snapshots(Taking[BrokerSnapshot]):
             request_memory=request_memory,
             listings=self._listings.snapshot(),
             memory=memory_rows(self._budget),
+            holds=await self._holds(),
             resource_groups=await group_traffic(self._groups.in_use, self._clock, pace),
             sharing=await self._shared(self._sharing, pace) if self._sharing is not None else SharingSnapshot(),
             throttling=self._throttling.snapshot() if self._throttling is not None else None,
