@@ -14,6 +14,7 @@ from penstock.admin.gateway import BrokerGateway
 from penstock.admin.middleware import PEER
 from penstock.broker.composition.administration import administration
 from penstock.core.caller import HEADER, encode_asker
+from penstock.core.errors import ServiceNotReady
 from penstock.core.membership import ready
 from penstock.core.service_urls import Addresses, ServiceUrls
 from penstock.net.client import AsyncClient
@@ -111,6 +112,8 @@ class AdminRequests:
         """As `Peers.ask`."""
         if broker in self._silent:
             await asyncio.Event().wait()
+        if broker >= len(self._harnesses):
+            raise ServiceNotReady(f"broker {broker} does not serve yet")
         if broker not in self._apps:
             asked = self._harnesses[broker].broker
             gateway = BrokerGateway(lambda: administration(asked, for_peers=True), asked.loop, lambda _: [])

@@ -22,7 +22,7 @@ from penstock.core.errors import (
     TopicNotFound,
 )
 from penstock.core.names import NamespaceName, TopicName
-from penstock.storage.shared_view import DELETIONS
+from penstock.storage.shared_view import DELETIONS, PARTITIONED
 from tests.broker.cluster import several
 from tests.net.harness import until
 
@@ -144,6 +144,74 @@ async def test_a_partitioned_topic_that_could_not_be_deleted_at_one_broker_is_de
         async with several(tmp_path, 2) as (here, there):
             await until(lambda: not there.broker.catalog.documents(DELETIONS))
             assert not there.broker.topics.names.of("persistent", "public/default")
+
+
+async def create_subscribed(here: Harness, there: Harness, name: TopicName) -> None:
+    """Create it with two partitions and a subscription."""
+    await administration(here.broker).topics.create_partitioned(name, 2)
+    for partition in (name.of_partition(0), name.of_partition(1)):
+        await until(partial(there.broker.topics.exists, partition))
+        owner = (here, there)[there.broker.placement.owner(partition)]
+        await administration(owner.broker).subscriptions.create(partition, "s")
+
+
+@pytest.mark.parametrize("answers", ["again", "after a restart of all"])
+async def test_partitions_that_could_not_be_added_at_one_broker_are_added_when_that_answers(
+    tmp_path: Path, answers: str
+) -> None:
+    name = TopicName.parse("persistent://public/default/parts")
+    async with several(tmp_path, 2) as (here, there):
+        admin = administration(here.broker)
+        await create_subscribed(here, there, name)
+        ask = here.broker.elsewhere.ask
+        here.broker.elsewhere.ask = refuse  # type: ignore[method-assign, assignment]
+        with pytest.raises(ServiceNotReady, match=r"the rest of .*/parts is created when all brokers answer"):
+            await admin.topics.update_partitioned(name, 6)
+        await asyncio.sleep(60)
+        assert there.broker.partitions.count(name) == 2
+        if answers == "again":
+            here.broker.elsewhere.ask = ask  # type: ignore[method-assign]
+            await until(lambda: there.broker.partitions.count(name) == 6)
+            await until_grown(here, there, name, 6)
+    if answers != "again":
+        async with several(tmp_path, 2) as (here, there):
+            await until_grown(here, there, name, 6)
+
+
+async def until_grown(here: Harness, there: Harness, name: TopicName, partitions: int) -> None:
+    """Wait until it has so many partitions, all with their subscription, and nothing is noted any more."""
+    document = {"partitions": partitions, "properties": {}}
+    await until(lambda: there.broker.catalog.documents(PARTITIONED)[str(name)] == document)
+    for partition in there.broker.partitions.names(name):
+        owner = (here, there)[there.broker.placement.owner(partition)]
+        assert [one.name for one in owner.broker.catalog.subscriptions(str(partition))] == ["s"], partition
+
+
+async def test_partitions_that_a_broker_was_adding_that_is_left_out_are_added_by_another(tmp_path: Path) -> None:
+    name = TopicName.parse("persistent://public/default/parts")
+    async with several(tmp_path, 3) as harnesses:
+        catalog, changes = harnesses[2].broker.catalog, harnesses[2].broker.changes
+        noted = {"partitions": 2, "properties": {}, "creating": [2, 4], "created_by": 2}
+        await changes.stored(partial(catalog.put_document, PARTITIONED, str(name), noted))
+    async with several(tmp_path, 2) as harnesses:  # Broker 2 is left out.
+        await until(lambda: harnesses[1].broker.partitions.count(name) == 4)
+        assert harnesses[1].broker.topics.exists(name.of_partition(3))
+
+
+async def test_a_topic_that_is_deleted_before_its_partitions_are_added_stays_deleted(tmp_path: Path) -> None:
+    name = TopicName.parse("persistent://public/default/parts")
+    async with several(tmp_path, 2) as (here, there):
+        admin = administration(here.broker)
+        await create_subscribed(here, there, name)
+        ask = here.broker.elsewhere.ask
+        here.broker.elsewhere.ask = refuse  # type: ignore[method-assign, assignment]
+        with pytest.raises(ServiceNotReady):
+            await admin.topics.update_partitioned(name, 6)
+        here.broker.elsewhere.ask = ask  # type: ignore[method-assign]
+        await admin.topics.delete_partitioned(name, force=True)
+        await asyncio.sleep(60)
+        assert not there.broker.topics.names.of("persistent", "public/default")
+        assert not there.broker.catalog.documents(PARTITIONED)
 
 
 async def test_a_partitioned_topic_in_use_at_another_broker_is_used_as_before(tmp_path: Path) -> None:

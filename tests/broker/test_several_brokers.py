@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -28,7 +29,7 @@ from tests.broker.cluster import several
 from tests.net.harness import Client, turns, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
     from penstock.broker.administration.administration import Administration
@@ -62,7 +63,7 @@ class Both:
         return name
 
     async def known(self, name: TopicName) -> None:
-        await until(lambda: all(one.broker.topics.exists(name) for one in self.harnesses))
+        await until(partial(known_everywhere, self.harnesses, name))
 
     def loaded(self, name: TopicName) -> list[int]:
         return [number for number, one in enumerate(self.harnesses) if one.broker.topics.get(name) is not None]
@@ -278,6 +279,63 @@ def set_state(both: Both, number: int, state: BrokerState) -> None:
     membership = cast("SharedMembership", both.harnesses[0].broker.membership)
     members = membership.members
     membership.update({**members, number: replace(members[number], state=state)})
+
+
+async def test_a_namespace_is_cleared_without_a_broker_that_does_not_serve_and_the_caller_is_told_which(
+    both: Both,
+) -> None:
+    names = [await both.create(number) for number in range(2)]
+    for number, name in enumerate(names):
+        await both.admins[number].subscriptions.create(name, "s", EARLIEST)
+    set_state(both, 1, BrokerState.SUSPECT)
+    subscriptions, namespaces = both.admins[0].subscriptions, both.admins[0].namespaces
+    operations: list[Callable[[], Awaitable[None]]] = [
+        lambda: subscriptions.clear_backlogs(NAMESPACE),
+        lambda: subscriptions.delete_everywhere(NAMESPACE, "s"),
+        lambda: namespaces.unload(NAMESPACE),
+        both.admins[0].service.check_backlog_quotas,
+    ]
+    for operation in operations:
+        with pytest.raises(ServiceNotReady, match="is done, but not for the topics of broker 1, which did not answer"):
+            await operation()
+    assert await subscriptions.names(names[0]) == []
+    assert [both.loaded(name) for name in names] == [[], [1]]
+
+
+async def test_a_broker_that_is_down_has_nothing_loaded_and_one_without_topics_of_the_namespace_is_not_asked(
+    both: Both,
+) -> None:
+    await both.create(0)
+    set_state(both, 1, BrokerState.SUSPECT)
+    await both.admins[0].namespaces.unload(NAMESPACE)
+    await both.admins[0].subscriptions.clear_backlogs(NAMESPACE)
+    set_state(both, 1, BrokerState.READY)
+    await both.create(1)
+    set_state(both, 1, BrokerState.STARTING)
+    await both.admins[0].namespaces.unload(NAMESPACE)
+    with pytest.raises(ServiceNotReady, match="not for the topics of broker 1"):
+        await both.admins[0].subscriptions.clear_backlogs(NAMESPACE)
+
+
+def known_everywhere(harnesses: list[Harness], name: TopicName) -> bool:
+    return all(one.broker.topics.exists(name) for one in harnesses)
+
+
+async def test_what_one_broker_refuses_is_refused_when_the_others_have_done_their_part(tmp_path: Path) -> None:
+    async with several(tmp_path, 3) as harnesses:
+        admins = [administration(one.broker) for one in harnesses]
+        names = [TopicName.parse(f"{NS}/of-{number}") for number in range(3)]
+        for number, name in enumerate(names):
+            await harnesses[number].broker.topics.get_or_create(name, create=True)
+            await until(partial(known_everywhere, harnesses, name))
+            await admins[number].subscriptions.create(name, "s", EARLIEST)
+        client = await Client.connected(harnesses[1].port)
+        fields = {"topic": str(names[1]), "subscription": "s", "consumer_id": 0, "subType": 1}
+        await client.request(Type.SUBSCRIBE, Type.SUCCESS, **fields)
+        with pytest.raises(PreconditionFailed, match="consumers"):
+            await admins[0].subscriptions.delete_everywhere(NAMESPACE, "s")
+        assert [await admins[number].subscriptions.names(name) for number, name in enumerate(names)] == [[], ["s"], []]
+        await client.close()
 
 
 async def test_new_partitions_get_the_subscriptions_of_the_first_on_every_broker(both: Both) -> None:

@@ -66,6 +66,7 @@ from penstock.broker.topics.topic import Topic, TopicServices
 from penstock.broker.topics.topic_index import TopicIndex
 from penstock.broker.topics.topic_life import TopicLife
 from penstock.broker.topics.topic_states import TopicStates
+from penstock.broker.topics.unfinished import Unfinished
 from penstock.core.broker_states import BrokerState
 from penstock.core.errors import MetadataFailed, NoRoom, ServiceNotReady, StorageReadOnly
 from penstock.core.membership import alone
@@ -230,7 +231,7 @@ class Broker:
         )
         if self.non_persistent is not None:
             self.non_persistent.forget_last_run()
-        self.deleting.start()
+        self.unfinished.start()
         drop_unknown_ledgers(catalog, entry_log)
         name_missing(catalog, entry_log)
         self._healing = self._heals_by(start_again) if start_again is not None else None
@@ -453,8 +454,10 @@ class Broker:
             partitions=self.partitions,
             life=self.topic_life,
             deletions=self.deletions,
-            membership=self.membership,
             refresh_namespace=self.policies.refresh_namespace,
+        )
+        self.unfinished = Unfinished(
+            changes=self.changes, deleting=self.deleting, partitions=self.partitions, membership=self.membership
         )
 
     def _make_housekeeping(self) -> None:
@@ -689,7 +692,7 @@ class Broker:
         self.reads.try_unreadable(now_ns)
         self.message_rates.tick(now_ns)
         self.inactive.tick(now_ns)
-        self.deleting.tick(now_ns)
+        self.unfinished.tick(now_ns)
         self.delayed_indexes.tick(now_ns)
         self.periodic_checks.tick(now_ns)
         self.recorder.tick(now_ns)
@@ -705,7 +708,7 @@ class Broker:
         self.stopping = True
         self.listings.close()
         self._tick_timer.cancel()
-        self.deleting.stop()
+        self.unfinished.stop()
         self.renewals.renew(self.clock.monotonic_ns())  # The last time: it drains from now on.
         if self.throttling is not None:
             self.throttling.stop()

@@ -20,7 +20,7 @@ from penstock.core.errors import NotFound, PenstockError, ServiceNotReady
 from penstock.core.membership import alone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterable
 
     from penstock.core.caller import Asker
     from penstock.core.membership import Membership
@@ -62,26 +62,45 @@ class Elsewhere:
             raise ServiceNotReady(f"broker {broker} {member.allows.problem}")
         return await self._requests.ask(broker, method, target, value, by=self._asker())
 
-    async def ask_all(self, method: str, target: str) -> None:
-        """Ask all other brokers that serve, one after the other. Raises what `ask` does."""
-        if self._requests is None:
-            return
-        members = self._membership.members.values()
-        for number in sorted(one.number for one in members if one.allows.serves):
-            if number != self._membership.own:
-                await self._requests.ask(number, method, target, by=self._asker())
+    def running(self, brokers: Collection[int] | None = None) -> list[int]:
+        """Return those of these brokers, or of all, that have topics loaded, whether they answer or not."""
+        running = [one.number for one in self._membership.members.values() if one.allows.leased]
+        return [number for number in running if brokers is None or number in brokers]
+
+    async def ask_all(self, method: str, target: str, brokers: Iterable[int]) -> None:
+        """Ask these brokers to do their part, all at once; one that does not serve is not waited for.
+
+        Raises, after all have answered: the error that one answered with; else ServiceNotReady, which names those that
+        did not do their part.
+        """
+        others = sorted(set(brokers) - {self._membership.own}) if self._requests is not None else []
+        asked = (self._ask_serving(number, method, target) for number in others)
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        silent = [f"broker {number}" for number, one in zip(others, outcomes, strict=True) if _is_silence(one)]
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException) and not _is_silence(outcome):
+                raise outcome
+        if silent:
+            raise ServiceNotReady(
+                f"it is done, but not for the topics of {', '.join(silent)}, which did not answer: ask again when "
+                f"{'it serves' if len(silent) == 1 else 'they serve'}"
+            )
+
+    async def _ask_serving(self, broker: int, method: str, target: str) -> Any:  # noqa: ANN401 - JSON
+        """As `ask`. Raises ServiceNotReady, at once if the broker does not serve."""
+        member = self._membership.members.get(broker)
+        if member is not None and not member.allows.serves:
+            raise ServiceNotReady(f"broker {broker} is {member.state.value}")
+        return await self.ask(broker, method, target)
 
     async def read(self, broker: int, target: str) -> Any:  # noqa: ANN401 - JSON
         """Return the answer to a GET that is a part of a larger one, which is better given without it than late.
 
         Raises the error that the broker answered with, or ServiceNotReady, at once if the broker does not serve.
         """
-        member = self._membership.members.get(broker)
-        if member is not None and not member.allows.serves:
-            raise ServiceNotReady(f"broker {broker} is {member.state.value}")
         try:
             async with asyncio.timeout(PART_S):
-                return await self.ask(broker, "GET", target)
+                return await self._ask_serving(broker, "GET", target)
         except TimeoutError as error:
             raise ServiceNotReady(f"broker {broker} did not answer within {PART_S:g} s") from error
 
@@ -101,6 +120,10 @@ class Elsewhere:
             elif not isinstance(outcome, NotFound):
                 missing.append(number)
         return found, missing
+
+
+def _is_silence(outcome: object) -> bool:
+    return isinstance(outcome, ServiceNotReady)
 
 
 NOWHERE: Final = Elsewhere(alone(), None)

@@ -151,10 +151,10 @@ class Namespaces:
 
     async def unload(self, namespace: NamespaceName, bundle: str | None = None) -> None:
         """Unload all topics of a namespace or of one bundle; their clients reconnect."""
-        loaded = [name for name in self.topics(namespace, bundle) if self._topics.get(name) is not None]
-        await in_turns(self._life.unload, map(TopicName.parse, loaded))
+        names, brokers = self.divided(namespace, bundle)
+        await in_turns(self._life.unload, [name for name in names if self._topics.get(str(name)) is not None])
         rest = f"{'' if bundle is None else f'/{bundle}'}/unload"
-        await self._elsewhere.ask_all("PUT", of_namespace(namespace, rest))
+        await self._elsewhere.ask_all("PUT", of_namespace(namespace, rest), self._elsewhere.running(brokers))
 
     def topics(self, namespace: NamespaceName, bundle: str | None = None) -> list[str]:
         """Full names of the topics of a namespace or of one bundle."""
@@ -166,9 +166,11 @@ class Namespaces:
         bounds = [int(bound, 16) for bound in self._resources.bundle_boundaries(namespace)]
         return [name for name in names if bundle_index(bounds, name) == at]
 
-    def topics_here(self, namespace: NamespaceName, bundle: str | None = None) -> list[str]:
-        """As `topics`, but of this broker only."""
-        return [name for name in self.topics(namespace, bundle) if self._placement.is_ours(TopicName.parse(name))]
+    def divided(self, namespace: NamespaceName, bundle: str | None = None) -> tuple[list[TopicName], set[int]]:
+        """As `topics`, but of this broker only; and all brokers that serve topics of it."""
+        names = list(map(TopicName.parse, self.topics(namespace, bundle)))
+        brokers = {broker for name in names if (broker := self._placement.broker_of(name)) is not None}
+        return list(filter(self._placement.is_ours, names)), brokers
 
     async def split_bundle(self, namespace: NamespaceName, bundle: str) -> None:
         """Split a bundle in the middle of its range. Raises NotFound."""

@@ -135,7 +135,7 @@ class Service:
 
     async def check_backlog_quotas(self) -> None:
         await self._rounds.run("backlog quota check")
-        await self._elsewhere.ask_all("GET", "/admin/v2/brokers/backlog-quota-check")
+        await self._elsewhere.ask_all("GET", "/admin/v2/brokers/backlog-quota-check", self._elsewhere.running())
 
     def shut_down(self) -> None:
         """End the process like SIGTERM; pending responses are sent first.

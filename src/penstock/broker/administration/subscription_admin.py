@@ -321,7 +321,7 @@ class SubscriptionAdmin:
         self, namespace: NamespaceName, subscription: str | None = None, bundle: str | None = None
     ) -> None:
         """Acknowledge all entries in a namespace or bundle, for one subscription or all."""
-        names = self._namespaces.topics_here(namespace, bundle)
+        names, brokers = self._namespaces.divided(namespace, bundle)
         if subscription is not None:
             _check_movable(subscription)
 
@@ -333,21 +333,22 @@ class SubscriptionAdmin:
                 if found.name == subscription or (subscription is None and found.name != COMPACTION_SUBSCRIPTION):
                     await self._skip_all(found)
 
-        await in_turns(clear, map(TopicName.parse, names))
+        await in_turns(clear, names)
         rest = f"{'' if bundle is None else f'/{bundle}'}/clearBacklog"
         rest += "" if subscription is None else f"/{of_subscription(subscription)}"
-        await self._elsewhere.ask_all("POST", of_namespace(namespace, rest))
+        await self._elsewhere.ask_all("POST", of_namespace(namespace, rest), brokers)
 
     async def delete_everywhere(self, namespace: NamespaceName, subscription: str) -> None:
         """Delete it from all topics of a namespace. Raises PreconditionFailed if it has consumers."""
-        names = self._namespaces.topics_here(namespace)
+        names, brokers = self._namespaces.divided(namespace)
 
         async def unsubscribe(name: TopicName) -> None:
             if subscription in self._finder.subscription_names(name):
                 await self.delete(name, subscription)
 
-        await in_turns(unsubscribe, map(TopicName.parse, names))
-        await self._elsewhere.ask_all("POST", of_namespace(namespace, f"/unsubscribe/{of_subscription(subscription)}"))
+        await in_turns(unsubscribe, names)
+        rest = f"/unsubscribe/{of_subscription(subscription)}"
+        await self._elsewhere.ask_all("POST", of_namespace(namespace, rest), brokers)
 
 
 def entry_at(topic: Topic, position: Position, *, exclusive: bool = False) -> int:

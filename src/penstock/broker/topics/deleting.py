@@ -2,14 +2,13 @@
 """Deletes namespaces with their topics, and finishes deletions that were interrupted.
 
 Why: a broker that does not answer, or a crash, would leave half of a namespace or of a partitioned topic, for ever. The
-intent is noted (`deletions`), and whoever noted it goes on when brokers return, or when it is started again itself.
-Where: `administration.namespaces` deletes by it; `Broker` starts it.
+intent is noted (`deletions`) first.
+Where: `administration.namespaces` deletes by it; `unfinished` finishes by it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -19,11 +18,9 @@ from penstock.core.errors import (
     MetadataFailed,
     NamespaceNotFound,
     NotFound,
-    PenstockError,
     ServiceNotReady,
 )
 from penstock.core.names import NamespaceName, TopicName
-from penstock.core.units import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,14 +31,9 @@ if TYPE_CHECKING:
     from penstock.broker.topics.namespace_resources import NamespaceResources
     from penstock.broker.topics.partitions import Partitions
     from penstock.broker.topics.topic_life import TopicLife
-    from penstock.core.membership import Membership
     from penstock.storage.catalog import Catalog
 
-log = logging.getLogger(__name__)
-
 DOMAINS: Final = ("persistent", "non-persistent")
-# A broker that returns is heard of. This is for one that was there, and did not answer.
-RETRY_NS: Final = 10 * NS_PER_S
 
 
 class Deleting:
@@ -57,7 +49,6 @@ class Deleting:
         partitions: Partitions,
         life: TopicLife,
         deletions: Deletions,
-        membership: Membership,
         refresh_namespace: Callable[[str], object],
     ) -> None:
         """Args: refresh_namespace: called when the policies of a namespace have gone."""
@@ -68,10 +59,7 @@ class Deleting:
         self._partitions = partitions
         self._life = life
         self._deletions = deletions
-        self._membership = membership
         self._refresh_namespace = refresh_namespace
-        self._finishing = self._stopped = False
-        self._look_ns = 0
 
     async def namespace(self, namespace: NamespaceName) -> None:
         """Delete a namespace with its topics, even if the caller is cancelled.
@@ -122,37 +110,12 @@ class Deleting:
             raise AlreadyExists(f"topics of {namespace} were created meanwhile; delete it again")
         return partial(self._catalog.delete_namespace, namespace)
 
-    # -- what was interrupted -----------------------------------------------------------------------------------------
+    def unfinished(self) -> list[str]:
+        """Namespaces and partitioned topics that `finish` is to be called for."""
+        return [name for name in self._deletions.ours() if name not in self._resources.deleting]
 
-    def start(self) -> None:
-        """Finish what the last run has begun, and from now on whatever can be finished."""
-        self._membership.listen(self._look)
-        self._look()
-
-    def stop(self) -> None:
-        """Begin nothing more."""
-        self._stopped = True
-
-    def tick(self, now_ns: int) -> None:
-        """Try again now and then: a broker may be there that did not answer."""
-        if now_ns >= self._look_ns:
-            self._look_ns = now_ns + RETRY_NS
-            self._look()
-
-    def _look(self) -> None:
-        waiting = [name for name in self._deletions.ours() if name not in self._resources.deleting]
-        if waiting and not (self._finishing or self._stopped):
-            self._finishing = True
-            self._changes.finish(self._finish(waiting))
-
-    async def _finish(self, names: list[str]) -> None:
-        try:
-            for name in names:
-                await self._finish_one(name)
-        finally:
-            self._finishing = False
-
-    async def _finish_one(self, name: str) -> None:
+    async def finish(self, name: str) -> None:
+        """Finish an interrupted deletion. Raises PenstockError if that is not possible now."""
         try:
             if "://" in name:
                 await self._partitions.finish_deletion(TopicName.parse(name), force=True)
@@ -161,7 +124,3 @@ class Deleting:
         except NotFound:
             if name not in self._resources.deleting:
                 await self._deletions.end(name)  # It went with its namespace or tenant.
-        except PenstockError as error:
-            log.warning("the deletion of %s is not finished, and is tried again: %s", name, error)
-        else:
-            log.info("the deletion of %s is finished", name)

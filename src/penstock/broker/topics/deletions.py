@@ -56,9 +56,11 @@ class Deletions:
         return member is not None and number != self._membership.own and member.allows.serves
 
     def ours(self) -> list[str]:
-        """What this broker has to finish: its own, and what brokers have begun that are left out by now."""
-        members, own = self._membership.members, self._membership.own
-        heir = min(members)
+        """What this broker has to finish."""
         documents = self._catalog.documents(DELETIONS).items()
-        brokers = {name: int(document[_BROKER]) for name, document in documents}
-        return [name for name, broker in brokers.items() if own == (broker if broker in members else heir)]
+        return [name for name, document in documents if self.are_finished_here(document[_BROKER])]
+
+    def are_finished_here(self, broker: int | None) -> bool:
+        """Whether this broker finishes what that one has begun: itself, or one that is left out by now, or unknown."""
+        members = self._membership.members
+        return self._membership.own == (broker if broker in members else min(members))

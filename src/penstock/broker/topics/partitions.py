@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
+from collections import Counter
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import islice, takewhile
@@ -53,6 +54,9 @@ DELETIONS_MAX: Final = 10
 # mistyped number must not fill the memory with names.
 PARTITIONS_MAX: Final = 10_000
 
+# In the document while partitions are created, beside CREATING: the broker that does it.
+CREATED_BY: Final = "created_by"
+
 MORE_THAN_NONE: Final = "Number of partitions should be more than 0"
 
 
@@ -88,6 +92,8 @@ class Partitions(PartitionedTopics):
         self._policies_of = policies_of
         self._partitions_max = partitions_max
         self.expected: set[str] = set()
+        self._unfinished: set[str] = set()
+        self._busy = Counter[str]()  # with how many requests create partitions of it now
 
     async def for_client(self, name: TopicName, *, create: bool) -> int:
         """Number of partitions for a client; may create a partitioned topic if the name does not exist.
@@ -157,36 +163,40 @@ class Partitions(PartitionedTopics):
         if self.count(name) or self._topics.exists(name) or self._resources.is_deleting(str(name)):
             raise AlreadyExists("This topic already exists")
         topics_max = self._topics.topics_max(name)
-        reserved = {CREATING: [0, partitions]} if topics_max else {}
-        return self._put(name, {"partitions": partitions, "properties": properties, **reserved}, None, topics_max)
+        note = self._note(0, partitions) if topics_max else {}
+        return self._put(name, {"partitions": partitions, "properties": properties, **note}, None, topics_max)
 
     async def grow(self, name: TopicName, partitions: int) -> None:
         """Add partitions. Each gets the subscriptions of the first partition, starting at the earliest message.
 
+        It is noted first, so that partitions that were created are never left without the others.
+
         Raises:
+            ServiceNotReady: a broker does not answer; the partitions are added when it does.
             NotFound: it is not partitioned.
             NotAcceptable, Unprocessable: the number is smaller than now, or too large.
             NotAllowed: the namespace would have too many topics.
         """
         if partitions <= 0:
             raise NotAcceptable(MORE_THAN_NONE)
-        existing = int(self._growing(name, partitions)["partitions"])
-        if self._topics.topics_max(name):
-            await self._changes.store_alone(partial(self._decide_places, name, partitions))
+        await self._changes.store_alone(partial(self._decide_places, name, partitions))
         async with self._creating(name, partitions):
-            await self._grow(name, existing, partitions)
+            await self._grow(name, partitions)
 
-    async def _grow(self, name: TopicName, existing: int, partitions: int) -> None:
+    async def _grow(self, name: TopicName, partitions: int) -> None:
         # Subscriptions are created first: a client that discovers a partition finds its subscription with all
         # messages. Not under the lock: creating a topic may wait for the deletion of another, which may wait for the
         # lock.
         subscriptions = await self._subscriptions(name)
-        new = [name.of_partition(index) for index in range(existing, partitions)]
+        new = [name.of_partition(index) for index in range(self.count(name), partitions)]
         await in_turns(lambda partition: self._make(partition, subscriptions), new)
 
         def grown() -> Submit:
-            before = self._growing(name, partitions)
-            return self._put(name, {**before, "partitions": partitions}, before, self._topics.topics_max(name))
+            before = self.document(name)
+            # Another request may have added more.
+            after = {**before, "partitions": max(before["partitions"], partitions)}
+            _without_note(after, partitions)
+            return self._put(name, after, before, self._topics.topics_max(name))
 
         await self._changes.store_alone(grown)
 
@@ -195,18 +205,51 @@ class Partitions(PartitionedTopics):
         first, stop = before.get(CREATING, (before["partitions"], partitions))
         # Another request may add partitions at the same time.
         creating = [min(first, before["partitions"]), max(stop, partitions)]
-        return self._put(name, {**before, CREATING: creating}, before, self._topics.topics_max(name))
+        return self._put(name, {**before, **self._note(*creating)}, before, self._topics.topics_max(name))
+
+    def _note(self, first: int, stop: int) -> dict[str, Any]:
+        """What the document says while partitions are created, so that they are created whatever happens."""
+        return {CREATING: [first, stop], CREATED_BY: self._placement.own}
 
     @asynccontextmanager
     async def _creating(self, name: TopicName, partitions: int) -> AsyncIterator[None]:
-        """Create partitions that have their places; places that are not used are given back, whatever happens."""
+        """Create partitions that are noted. The note stays if a broker does not answer: then they are created later."""
+        text, keep = str(name), False
+        self._busy[text] += 1
         try:
             yield
+        except ServiceNotReady as error:
+            keep = True
+            self._unfinished.add(text)
+            raise ServiceNotReady(f"the rest of {name} is created when all brokers answer: {error}") from error
         finally:
-            # The error of a topic that was deleted, or of a file that failed, is that of the block, too.
-            with suppress(PenstockError):
-                if CREATING in self.document(name):
-                    await self.change(name, lambda document: _give_back(document, partitions))
+            self._busy -= Counter((text,))
+            if not keep:
+                # The error of a topic that was deleted, or of a file that failed, is that of the block, too.
+                with suppress(PenstockError):
+                    await self._forget_note(name, partitions)
+
+    async def _forget_note(self, name: TopicName, partitions: int) -> None:
+        if self.document(name).get(CREATING, (0, 0))[1] == partitions:
+            await self.change(name, lambda document: _without_note(document, partitions))
+
+    def find_unfinished(self) -> None:
+        """Look for notes of partitions that this broker has to create: its own, and those of brokers left out."""
+        noted = ((name, one) for name, one in self._catalog.documents(KIND).items() if CREATING in one)
+        self._unfinished.update(name for name, one in noted if self._deletions.are_finished_here(one.get(CREATED_BY)))
+
+    def unfinished(self) -> list[str]:
+        """Partitioned topics that `finish_creation` is to be called for, as far as they were found."""
+        return [name for name in self._unfinished if name not in self._busy]
+
+    async def finish_creation(self, name: TopicName) -> None:
+        """Create the partitions that `create` or `grow` has noted. Raises what those do, and NotFound."""
+        self._unfinished.discard(str(name))
+        stop = self.document(name).get(CREATING, (0, 0))[1]
+        async with self._creating(name, stop):
+            await self.create_missed(name)
+            if stop > self.count(name):
+                await self._grow(name, stop)
 
     def _growing(self, name: TopicName, partitions: int) -> Mapping[str, Any]:
         """Its document, after checking the new number of partitions."""
@@ -365,9 +408,10 @@ class Partitions(PartitionedTopics):
         return partial(put, KIND, str(name), document, expected=expected, topics_max=topics_max)
 
 
-def _give_back(document: dict[str, Any], partitions: int) -> None:
-    """Remove the places from the document of a partitioned topic, unless another request creates more partitions."""
+def _without_note(document: dict[str, Any], partitions: int) -> None:
+    """Remove the note, unless another request creates more partitions. Places that are not used are given back."""
     if document.get(CREATING, (0, 0))[1] == partitions:
+        document.pop(CREATED_BY, None)
         del document[CREATING]
 
 
