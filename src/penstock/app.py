@@ -41,6 +41,7 @@ from penstock.net.signals import on_signal
 from penstock.net.tls_context import TlsOptions, server_context
 from penstock.processes.end_of_process import EXIT_START_AGAIN, end_within, start_again
 from penstock.processes.fewer_brokers import leave_out_brokers
+from penstock.processes.service_manager import tell_ready, tell_stopping
 from penstock.processes.sockets import addresses, bound, open_sockets
 from penstock.processes.tuning import set_up_interpreter, started
 from penstock.settings.limits import Live, http_limits, log_limits
@@ -105,8 +106,7 @@ def run(settings: Settings, data_dir: Path) -> int:
     leave_out_brokers(settings, data_dir, 1)
 
     def ready(serving: Serving) -> None:
-        # Programs that start penstock wait for this line.
-        print(f"penstock ready {serving.url} {serving.admin_url}", flush=True)
+        tell_ready(serving.url, serving.admin_url)
 
     status = _run(partial(_serve, settings, data_dir, ready, (signal.SIGTERM, signal.SIGINT), start_again))
     if status == EXIT_START_AGAIN:
@@ -179,6 +179,8 @@ async def _serve(
             end_within(HEALING_STOP_S, f"{HEALING_STOP_S:g} s to start again", leave)
         else:
             stop_s = serving.stop_s_max()
+            if handover is None:
+                tell_stopping(stop_s)
             end_within(stop_s, f"brokerShutdownTimeoutMs={stop_s * 1000:.0f}")
     log.info("stopped")
     return status

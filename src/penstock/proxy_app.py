@@ -38,6 +38,7 @@ from penstock.net.stopping import Stopping
 from penstock.net.topic_list_limiter import PROXY_DIRECT_REFUSED, TopicListMemoryLimiter
 from penstock.processes.end_of_process import end_now, end_within
 from penstock.processes.proxy_security import Contexts, Reload, authentication, own_identity
+from penstock.processes.service_manager import tell_ready, tell_stopping
 from penstock.processes.sockets import addresses, bound, open_sockets
 from penstock.processes.tuning import set_up_interpreter, started
 from penstock.proxy.admin_polls import AdminPolls
@@ -124,13 +125,14 @@ async def _serve(settings: Settings, turns: LoopTurns) -> int:
     async with contextlib.AsyncExitStack() as stack:
         serving = await start(settings, turns, stack)
         on_signal(loop, signal.SIGHUP, serving.reload)
-        # Programs that start penstock wait for this line.
-        print(f"penstock ready {serving.url} {serving.admin_url}", flush=True)
+        tell_ready(serving.url, serving.admin_url)
         started()
         await stopping.wait()
         log.info("stopping: what was accepted is sent on, and clients are disconnected when they have its receipts")
+        stop_s = (settings.unready_ms + settings.drain_timeout_ms) / 1000 + OTHERS_S + HUNG_S
+        tell_stopping(stop_s)
         end_within(
-            (settings.unready_ms + settings.drain_timeout_ms) / 1000 + OTHERS_S + HUNG_S,
+            stop_s,
             f"proxyDrainTimeoutMs={settings.drain_timeout_ms}",
         )
         await serving.drain()

@@ -45,6 +45,7 @@ from penstock.processes.fewer_brokers import leave_out_brokers
 from penstock.processes.handover import READY, Handover, encoded
 from penstock.processes.lease import ELAPSED_NS_MAX, LOOK_EVERY_NS, Lease
 from penstock.processes.restarts import Restarts
+from penstock.processes.service_manager import tell_ready, tell_stopping
 from penstock.processes.sockets import addresses, bound, check_ports, open_sockets
 from penstock.processes.work import Work
 from penstock.storage.directory import BROKERS_MAX, open_data_directory
@@ -351,7 +352,7 @@ class Supervisor:
     def _print_ready_line(self) -> None:
         """Programs that start penstock wait for this line."""
         urls, web = bound(self._settings, self._brokers[0].sockets), self._where[0].web
-        print(f"penstock ready {urls.plain or urls.tls} {web.plain or web.tls or '-'}", flush=True)
+        tell_ready(urls.plain or urls.tls or "", web.plain or web.tls or "-")
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -362,6 +363,7 @@ class Supervisor:
             broker.sockets.close()  # No client connects any more.
         self.signal(signal.SIGTERM)
         stop_s = self._settings.broker_shutdown_timeout_ms / 1000 + KILL_AFTER_S
+        tell_stopping(stop_s + KILLED_S + CLOSE_S)
         await _first_of(asyncio.wait(keepers), self._stop.at_once.wait(), timeout_s=stop_s)
         late = ", ".join(f"broker {one.number}" for one in self._running())
         if late:
