@@ -48,7 +48,9 @@ check: $(SETUP)  ## lint, types, import contracts and documentation, as CI does
 	.venv/bin/lint-imports
 	$(PY) -m pytest --quiet tests/test_docs.py
 
+# Python may keep what it compiled: each process that a test starts would compile anew what changed since the setup.
 .PHONY: test
+test: export PYTHONDONTWRITEBYTECODE :=
 test: $(SETUP)  ## all tests but those of `make compat`
 	$(PY) -m pytest --numprocesses auto --dist loadgroup --ignore tests/compat tests
 
