@@ -142,7 +142,7 @@ demo: $(if $(CORE),$(DEMO_CORE),$(DEMO))  ## the real flights of 2013 through a 
 
 .PHONY: docs
 docs: $(SETUP)  ## rewrite the generated parts of docs/reference, and the dashboards
-	$(PY) tools/write_reference.py
+	$(PY) -m tools.write_reference
 	$(PY) -m tools.dashboards
 
 .PHONY: changelog

@@ -12,6 +12,8 @@ from penstock.cli.main import build_parser
 from penstock.settings import load
 from penstock.settings.model import KEYS
 from tests.compat.features import FEATURES
+from tools.write_operations import FILE as OPERATIONS
+from tools.write_operations import operations
 from tools.write_reference import ROOT, SAMPLE, actions, render, sample
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.core.setting import Key
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("changes/*.md")])
+COMMAND_LINE = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
 CONFIGURATION = (ROOT / "docs/reference/configuration.md").read_text(encoding="utf-8")
 
 
@@ -64,7 +67,12 @@ def test_every_setting_is_documented(key: Key) -> None:
 
 def test_every_flag_is_documented() -> None:
     flags = [flag for _, action in actions(build_parser()) for flag in action.option_strings]
-    assert [flag for flag in flags if f"`{flag}`" not in CONFIGURATION] == []
+    known = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", CONFIGURATION + COMMAND_LINE))
+    assert [flag for flag in flags if flag not in known and not flag.startswith("--no-")] == []
+
+
+def test_the_operations_of_the_command_line_are_up_to_date() -> None:
+    assert OPERATIONS.read_text(encoding="utf-8") == operations(), "run `make docs`"
 
 
 def test_the_compatibility_table_has_a_row_for_every_feature() -> None:

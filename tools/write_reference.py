@@ -14,6 +14,7 @@ import re
 import sys
 import textwrap
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -24,7 +25,9 @@ from penstock.admin.api import build
 from penstock.admin.routes.policies import OF_NAMESPACES, OF_TOPICS
 from penstock.broker.policies.policy_defaults import PolicyDefaults
 from penstock.broker.policies.policy_table import POLICIES
-from penstock.cli.main import build_parser
+from penstock.cli import contexts, output, resources, values
+from penstock.cli.exits import Exit
+from penstock.cli.main import COMMANDS, build_parser
 from penstock.governance.budget import ROWS
 from penstock.governance.holds import HoldKind
 from penstock.settings.memory import PROCESS_BYTES
@@ -33,6 +36,8 @@ from penstock.stats.findings import SENTENCES
 from penstock.telemetry.proxy_instruments import PROXY_INSTRUMENTS
 from penstock.wire.bounds import CLASSES
 from penstock.wire.bounds_table import CLASS_OF
+from tools.write_operations import FILE as OPERATIONS
+from tools.write_operations import operations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -134,15 +139,74 @@ def accounting_tables() -> str:
 
 
 def commands_table() -> str:
-    """Every flag of every command that is not a setting."""
+    """Every argument and flag of every command that is not a setting, nor of resources."""
     settings = {key.name for key in KEYS.values()}
+    names = [name for name in COMMANDS if name not in resources.RESOURCES]
     return _table(
-        ("command", "flag", "meaning"),
+        ("command", "argument", "meaning"),
         (
-            (f"`{command}`", f"`{', '.join(action.option_strings)}`", action.help or "")
-            for command, action in actions(build_parser())
-            if action.dest not in settings
+            (f"`{command}`", f"`{', '.join(action.option_strings) or action.metavar}`", action.help or "")
+            for command, action in actions(build_parser(names))
+            if action.dest not in settings and not _is_of_all(action)
         ),
+    )
+
+
+def common_table() -> str:
+    """The flags that all commands of clusters have."""
+    parser = argparse.ArgumentParser()
+    output.add_option(parser)
+    contexts.add_options(parser)
+    return _table(
+        ("flag", "meaning"),
+        ((f"`{', '.join(one.option_strings)}`", one.help or "") for _, one in actions(parser)),
+    )
+
+
+def _is_of_all(action: argparse.Action) -> bool:
+    return action.dest in {"output", "context", "url", "admin_url", "token_file", "cacert"} and not action.required
+
+
+def exits_table() -> str:
+    """Every exit status."""
+    return _table(("status", "meaning"), ((str(int(one)), one.text) for one in Exit))
+
+
+def resources_tables() -> str:
+    """Every command of every resource."""
+    parser = build_parser(resources.RESOURCES)
+    return "\n\n".join(
+        f"### {name.capitalize()}\n\n{_table(('command', 'what it does'), _commands_of(name, parser))}"
+        for name in resources.RESOURCES
+    )
+
+
+def _commands_of(resource: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
+    by_command = {command: list(of_one) for command, of_one in groupby(actions(parser), key=lambda found: found[0])}
+    for action in resources.actions(resource):
+        command = f"penstock {resource} {action.name}"
+        own = [one for _, one in by_command[command] if not _is_of_all(one)]
+        words = " ".join(_usage(one) for one in own)
+        yield f"`{command} {words}`".replace(" `", "`"), action.text
+
+
+def _usage(action: argparse.Action) -> str:
+    if action.option_strings:
+        value = "" if isinstance(action, argparse.BooleanOptionalAction) else f" {action.metavar or 'NAME'}"
+        return f"[{action.option_strings[0]}{value}]"
+    return f"[{action.metavar} …]" if action.nargs == "*" else str(action.metavar)
+
+
+def policy_values_table() -> str:
+    """Every policy that can be set, with its value."""
+    forms: dict[tuple[str, str], list[str]] = {}
+    for resource in ("namespaces", "topics", "subscriptions"):
+        for action in resources.actions(resource):
+            for name, one in action.policies.items() if action.name == "set" else ():
+                shape = resources.value_shape(one)
+                forms.setdefault((name, values.described(shape) if shape else "KEY VALUE"), []).append(resource)
+    return _table(
+        ("policy", "of", "value"), ((f"`{name}`", ", ".join(of), form) for (name, form), of in sorted(forms.items()))
     )
 
 
@@ -297,6 +361,9 @@ def main() -> int:
     if not SAMPLE.exists() or SAMPLE.read_text(encoding="utf-8") != sample():
         SAMPLE.write_text(sample(), encoding="utf-8")
         print(f"rewrote {SAMPLE.relative_to(ROOT)}")
+    if not OPERATIONS.exists() or OPERATIONS.read_text(encoding="utf-8") != operations():
+        OPERATIONS.write_text(operations(), encoding="utf-8")
+        print(f"rewrote {OPERATIONS.relative_to(ROOT)}")
     return 0
 
 
@@ -375,6 +442,10 @@ def spark_foreign_table() -> str:
 PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "settings": settings_table,
     "commands": commands_table,
+    "common": common_table,
+    "exits": exits_table,
+    "resources": resources_tables,
+    "policyvalues": policy_values_table,
     "budget": budget_table,
     "holds": holds_table,
     "routes": routes_tables,

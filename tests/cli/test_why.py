@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from penstock.cli.exits import Exit
 from penstock.cli.main import main
 from penstock.cli.why import lines, paths
 from penstock.core.errors import PenstockError
@@ -73,7 +74,7 @@ def test_a_running_broker_is_asked(broker: BrokerProcess, capsys: pytest.Capture
             client.write(send(0, number, entry(b"", sequence_id=number)))
         client.next(Type.SEND_RECEIPT)
         for asked in (tenant, f"{tenant}/orders", topic, name):
-            assert main(["why", asked, "--admin-url", broker.admin_url]) == 0
+            assert main(["why", asked, "--admin-url", broker.admin_url]) == Exit.BAD_NEWS
             printed = capsys.readouterr().out
             assert f"publish quota of resource group {tenant} (group-quota)" in printed
     assert main(["why", tenant, "--admin-url", broker.admin_url, "--json"]) == 0
@@ -81,9 +82,9 @@ def test_a_running_broker_is_asked(broker: BrokerProcess, capsys: pytest.Capture
 
 
 def test_what_cannot_be_asked_is_said_in_a_sentence(broker: BrokerProcess, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["why", "nobody-at-all", "--admin-url", broker.admin_url]) == 1
+    assert main(["why", "nobody-at-all", "--admin-url", broker.admin_url]) == Exit.NOT_FOUND
     assert "no producer 'nobody-at-all' is connected (status 404)" in capsys.readouterr().err
-    assert main(["why", "x", "--admin-url", "http://127.0.0.1:1"]) == 1
+    assert main(["why", "x", "--admin-url", "http://127.0.0.1:1"]) == Exit.NO_ANSWER
     assert "is --admin-url right?" in capsys.readouterr().err
-    assert main(["why", "x", "--admin-url", "localhost:8080"]) == 1
+    assert main(["why", "x", "--admin-url", "localhost:8080"]) == Exit.USAGE
     assert "is not a URL" in capsys.readouterr().err

@@ -35,10 +35,10 @@ All settings: docs/reference/configuration.md
 _UPSTREAM: Final[Mapping[str, tuple[str, ...]]] = {"the cluster": ("--upstream", "--upstream-admin")}
 
 
-def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str) -> None:
     """Add `penstock proxy`."""
     parser = commands.add_parser(
-        "proxy",
+        name,
         help="run a proxy before a Pulsar cluster",
         description=_DESCRIPTION,
         epilog=_EPILOG,

@@ -54,9 +54,9 @@ _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str) -> None:
     parser = commands.add_parser(
-        "serve",
+        name,
         help="run a broker",
         description=_DESCRIPTION,
         epilog=_EPILOG,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,8 +48,8 @@ _TARGET: Final = 0.99
 _CORES: Final = 2
 
 
-def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("spark", help="account for usage, with Spark")
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str) -> None:
+    parser = commands.add_parser(name, help="account for usage, with Spark")
     subcommands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     account = _subcommand(subcommands, "account", "make tables of who used what, and who was slowed", _ACCOUNT)
     account.set_defaults(run=_account)
@@ -103,7 +102,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     whatif.add_argument("--day", action="append", default=[], metavar="DAY", help="only this day: 2026-11-23")
     whatif.add_argument("--apply", action="store_true", help="set the quotas, or the recommended ones")
     whatif.add_argument("--admin-url", metavar="URL", help="the admin port, for --apply: http://HOST:8080")
-    whatif.add_argument("--token", metavar="TOKEN", help="a token of an admin (default: the variable PENSTOCK_TOKEN)")
+    whatif.add_argument(
+        "--token-file", metavar="FILE", help="a file with the token of an admin (default: the variable PENSTOCK_TOKEN)"
+    )
     audit = subcommands.add_parser(
         "audit",
         help="prove that a stream has written each row once",
@@ -234,9 +235,11 @@ def _whatif(arguments: argparse.Namespace) -> int:
         raise ConfigurationError(f"no usage of {', '.join(sorted(unknown))} was recorded, or it had no quota")
     print("\n".join(_table(rows)))
     if arguments.apply:
+        from penstock.cli.contexts import Target
         from penstock.spark.accounting.whatif import apply
 
-        done = apply(arguments.admin_url, rows, token=arguments.token or os.environ.get("PENSTOCK_TOKEN"))
+        token = Target(token_file=arguments.token_file or "", takes_variable=True).token()
+        done = apply(arguments.admin_url, rows, token=token or None)
         print("\n".join(f"set {line}" for line in done) or "no quota is to be changed")
     return 0
 

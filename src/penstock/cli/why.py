@@ -7,48 +7,55 @@ Where: `main` calls it. It sends one request to the admin port, so it works from
 from __future__ import annotations
 
 import argparse
-import json
-import os
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from penstock.core.errors import PenstockError
+from penstock.cli import contexts, output
+from penstock.cli.exits import CommandFailed, Exit, wrong
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from penstock.cli.rest import Rest
+
 Json: TypeAlias = dict[str, Any]
 
-_DESCRIPTION: Final = """\
+_DESCRIPTION: Final = f"""\
 Say which limits slow a tenant, a namespace, a topic or a producer now: each limit with its numbers,
-since when, and what would lift it. Exit status 0, whether something is slowed or not.
+since when, and what would lift it. Exit status {Exit.OK:d}: nothing is slowed; {Exit.BAD_NEWS:d}: something is.
 """
-_URL: Final = "http://127.0.0.1:8080"
-_TOKEN: Final = "PENSTOCK_TOKEN"  # noqa: S105 - the name of a variable
-_TIMEOUT_S: Final = 60
-_NOT_FOUND: Final = 404
 # Of a finding, by its effect; older brokers do not say it.
 _VERBS: Final = {"slows": "by", "waits": "waits", "would-refuse": "but"}
 
 
-def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str) -> None:
     parser = commands.add_parser(
-        "why",
+        name,
         help="say what slows a tenant, namespace, topic or producer",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=run)
     parser.add_argument("name", metavar="NAME", help="TENANT, TENANT/NAMESPACE, a full topic name, or a producer name")
-    parser.add_argument("--admin-url", default=_URL, metavar="URL", help=f"the broker's admin port (default: {_URL})")
-    parser.add_argument("--token", metavar="TOKEN", help=f"a token of an admin (default: the variable {_TOKEN})")
-    parser.add_argument("--json", action="store_true", help="print the broker's answer as JSON")
+    output.add_option(parser)
+    parser.add_argument("--json", action="store_const", const="json", dest="output", help="the same as -o json")
+    contexts.add_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask and print; return the exit status. Raises PenstockError if the broker does not answer or refuses."""
-    answer = _ask(arguments.admin_url, arguments.name, arguments.token or os.environ.get(_TOKEN))
-    print(json.dumps(answer, indent=2) if arguments.json else "\n".join(lines(answer)))
-    return 0
+    """Ask and print; return the exit status. Raises CommandFailed if the broker does not answer or refuses."""
+    from penstock.cli.rest import Rest
+
+    with Rest(contexts.target(arguments)) as rest:
+        answer = _ask(rest, arguments.name)
+    if arguments.output == "table":
+        print("\n".join(lines(answer)))
+    else:
+        output.show(answer, arguments.output)
+    return Exit.BAD_NEWS if _is_slowed(answer) else Exit.OK
+
+
+def _is_slowed(answer: Json) -> bool:
+    return bool(answer.get("slowed", answer["findings"]))  # Older brokers do not say it.
 
 
 def paths(name: str) -> list[str]:
@@ -60,7 +67,7 @@ def paths(name: str) -> list[str]:
         tenant, _, local = rest.partition("/")
         namespace, _, topic = local.partition("/")
         if domain not in {"persistent", "non-persistent"} or not topic:
-            raise PenstockError(f"{name!r} is not a topic: want persistent://tenant/namespace/topic")
+            raise wrong(f"{name!r} is not a topic: want persistent://tenant/namespace/topic")
         return [f"{domain}/{quote(tenant, safe='')}/{quote(namespace, safe='')}/{quote(topic, safe='')}"]
     if name.count("/") == 1:
         return ["namespaces/" + "/".join(quote(part, safe="") for part in name.split("/"))]
@@ -77,7 +84,7 @@ def lines(answer: Json) -> Iterator[str]:
 
 def _lines(answer: Json) -> Iterator[str]:
     looked = f"{answer['producers']} producers, {answer['subscriptions']} subscriptions"
-    if answer.get("slowed", answer["findings"]):
+    if _is_slowed(answer):
         yield f"{answer['of']} is slowed ({looked}):"
     else:
         yield f"{answer['of']}: nothing slows it now ({looked})"
@@ -93,28 +100,12 @@ def _lines(answer: Json) -> Iterator[str]:
         yield "… and more"
 
 
-def _ask(url: str, name: str, token: str | None) -> Json:
-    import http.client
-    from urllib.parse import urlsplit
-
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise PenstockError(f"--admin-url {url!r} is not a URL: want http://HOST:PORT")
-    opener = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    status, said = 0, {"reason": "no such name"}
-    for path in paths(name):
-        connection = opener(parts.hostname, parts.port, timeout=_TIMEOUT_S)
+def _ask(rest: Rest, name: str) -> Json:
+    *others, last = paths(name)
+    for path in others:
         try:
-            connection.request("GET", f"/admin/v3/why/{path}", headers=headers)
-            response = connection.getresponse()
-            status, said = response.status, json.loads(response.read())
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            raise PenstockError(f"the broker at {url} does not answer: {error}; is --admin-url right?") from error
-        finally:
-            connection.close()
-        if status != _NOT_FOUND:
-            break
-    if status != http.client.OK:
-        raise PenstockError(f"{name}: {said.get('reason')} (status {status})")
-    return said
+            return cast("Json", rest.get(f"/admin/v3/why/{path}"))
+        except CommandFailed as error:
+            if error.status != Exit.NOT_FOUND:
+                raise
+    return cast("Json", rest.get(f"/admin/v3/why/{last}"))

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 VARIABLE_PREFIX: Final = "PENSTOCK_"
+# Variables of the command line (`cli.contexts`), which are no settings.
+COMMAND_VARIABLES: Final = frozenset(
+    VARIABLE_PREFIX + name for name in ("TOKEN", "CONTEXT", "URL", "ADMIN_URL", "TOKEN_FILE", "CACERT")
+)
 # What `str.join` and people put between the items of a list.
 SEPARATOR: Final = ","
 # Java's largest number. Larger ones are typing errors; no limit needs them, and they cannot be converted to fractions.

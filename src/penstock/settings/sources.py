@@ -14,7 +14,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.errors import ConfigurationError
-from penstock.core.setting import VARIABLE_PREFIX, of_listener
+from penstock.core.setting import COMMAND_VARIABLES, VARIABLE_PREFIX, of_listener
 from penstock.core.units import MIB
 from penstock.governance.budget import ROWS
 from penstock.settings import near_misses, properties, rules
@@ -125,7 +125,7 @@ def _everything(file: Path | None, environment: Mapping[str, str], flags: Mappin
             _check_variable(variable)
     variables = {key.variable: key.name for key in KEYS.values()}
     for variable, text in sorted(environment.items()):
-        if variable.startswith(VARIABLE_PREFIX):
+        if variable.startswith(VARIABLE_PREFIX) and variable not in COMMAND_VARIABLES:
             yield Given(variables.get(variable, variable), text.strip(), variable)
     for name, text in flags.items():
         yield Given(name, text, KEYS[FIELDS[name]].flag or name)
