@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import sys
 import threading
 from contextlib import suppress
 from functools import partial
@@ -116,7 +117,7 @@ def above(cursor: Cursor) -> Above:
 class SteppedLoop:
     """The test is the loop, and lets a metadata thread go on only when the next burst is queued.
 
-    So a burst is one transaction, only one thread runs at a time, and a seed tells the same story every time.
+    So a burst is one transaction, only one thread runs at a time, and a seed writes the same bytes every time.
     """
 
     def __init__(self) -> None:
@@ -146,6 +147,7 @@ class Story:
     """One seed."""
 
     def __init__(self, seed: int) -> None:
+        self.seed = seed
         self.chance = random.Random(seed)
         self.disk = FaultyFiles()
         open_data_directory(DATA.path, self.disk)
@@ -186,7 +188,7 @@ class Story:
     def live(self, fault: str, bursts: int = 12) -> None:
         """Start, compare, change, and stop or fail."""
         loop = SteppedLoop()
-        with sqlite_on(self.disk) as vfs:
+        with sqlite_on(self.disk, seed=self.seed) as vfs:
             try:
                 catalog = Catalog.open(DATA, loop.post, self.disk, exclusive=True, vfs=vfs)
             except MetadataFailed:
@@ -201,20 +203,24 @@ class Story:
             first = dict.fromkeys(PARTS, True)
             for _ in range(bursts):
                 part = self.chance.choice(PARTS)
-                if first[OWN]:  # A waiting thread takes the first change at once, alone.
+                if first[OWN]:
                     part = OWN
-                self.burst(part, catalog, loop, 1 if first[part] else self.chance.randrange(1, 7))
+                # A waiting thread takes the first change at once, alone; from then on it is held where it has posted.
+                size = 1 if first[part] else self.chance.randrange(1, 7)
+                self.burst(part, catalog, loop, size, goes=first[part])
                 first[part] = False
             if fault == "kill":
                 self.disk.lose_power()
             loop.close(catalog)
             assert catalog.failed is None or fault != "none"
 
-    def burst(self, part: str, catalog: Catalog, loop: SteppedLoop, size: int) -> None:
+    def burst(self, part: str, catalog: Catalog, loop: SteppedLoop, size: int, *, goes: bool) -> None:
+        """Submit changes as one transaction; `goes`: the thread goes on by itself with the first that it sees."""
         answers: list[PenstockError | None] = []
         for _ in range(size):
             self.change(part, catalog)(answers.append)
-        loop.go[THREADS[part]].release()
+        if not goes:
+            loop.go[THREADS[part]].release()
         while len(answers) < size:
             loop.turn()
         if not any(isinstance(answer, MetadataFailed) for answer in answers):
@@ -348,6 +354,24 @@ def test_what_was_answered_survives_whatever_the_disk_does(block: int, monkeypat
             Story(seed).run()
         except Exception as error:
             raise AssertionError(f"seed {seed}") from error
+
+
+def test_a_seed_writes_the_same_bytes_however_its_threads_are_scheduled() -> None:
+    def written() -> dict[Path, bytes]:
+        story = Story(25)
+        story.live("kill")
+        story.disk.kill()
+        files = {path: story.disk.open(path) for path in FILES if story.disk.exists(path)}
+        return {path: file.read(file.size(), 0) for path, file in files.items()}
+
+    usual_s = sys.getswitchinterval()
+    expected = written()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(20):
+            assert written() == expected
+    finally:
+        sys.setswitchinterval(usual_s)
 
 
 def without_holes(own: State) -> State:

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 import apsw
@@ -34,22 +35,34 @@ _numbers = count()
 
 
 @contextmanager
-def sqlite_on(files: Files) -> Iterator[str]:
-    """Register `files` with SQLite under the returned name."""
-    vfs = _Vfs(f"penstock-files-{next(_numbers)}", files)
+def sqlite_on(files: Files, *, seed: int | None = None) -> Iterator[str]:
+    """Register `files` with SQLite under the returned name.
+
+    Args:
+        files: what is written there.
+        seed: of SQLite's randomness meanwhile, in this process; these files are its default then. It is in the salts of
+            write-ahead logs, and so in all their checksums: without it no two runs write the same bytes.
+    """
+    vfs = _Vfs(f"penstock-files-{next(_numbers)}", files, seed)
+    apsw.randomness(0)  # SQLite asks the default VFS for a new seed when it needs one.
     try:
         yield vfs.vfs_name
     finally:
         vfs.unregister()
+        apsw.randomness(0)
 
 
 class _Vfs(apsw.VFS):
-    """A VFS over `Files`. Time, sleep and randomness are those of the default VFS."""
+    """A VFS over `Files`. Time and sleep are those of the VFS that was the default before."""
 
-    def __init__(self, name: str, files: Files) -> None:
-        super().__init__(name, base="")
+    def __init__(self, name: str, files: Files, seed: int | None) -> None:
+        super().__init__(name, base="", makedefault=seed is not None)
         self.vfs_name = name
         self._files = files
+        self._chance = Random(seed)
+
+    def xRandomness(self, numbytes: int) -> bytes:  # noqa: N802
+        return self._chance.randbytes(numbytes)
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> _VfsFile:  # type: ignore[override]  # noqa: N802
         assert name is not None, "the catalog needs no temporary files"
