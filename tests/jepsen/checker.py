@@ -14,6 +14,11 @@ It knows nothing of the run but its file, and nothing of penstock. What must hol
 6. A delayed message is not received before it is due, unless the brokers' clock jumped.
 7. In the end no subscription has a backlog.
 8. Who reads a compacted topic gets the last message of each key.
+9. Where all is retained, a reader gets every entry of the topic, even those acknowledged long ago,
+   and the topic's statistics say how many there are, and how large. Where nothing is, all that is acknowledged goes.
+10. Between two looks without a fault, a topic counts as many messages as were stored.
+11. Each life of a topic that is created and deleted again and again holds what was stored in it, and nothing of another
+    one. What is deleted is gone. A partition that is added is there.
 
 Subscriptions are named `topic/name/type`, and topics that deduplicate begin with `once`.
 """
@@ -24,7 +29,7 @@ import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.jepsen.history import read
 
@@ -39,6 +44,7 @@ LISTED_MAX = 20
 EARLY_S = 1.3
 # After this fault, brokers have another idea of when a message is due.
 CLOCK = "move_the_clock"
+GONE = 404
 
 
 class Entry(NamedTuple):
@@ -91,6 +97,9 @@ class Checker:
         self._due: dict[Entry, float] = {}
         self._early: list[str] = []
         self._last_of_key: dict[tuple[str, str], tuple[int, Entry]] = {}
+        self._stored_messages: defaultdict[str, int] = defaultdict(int)
+        self._counting: dict[str, tuple[int, int]] = {}  # of a topic: what it counts, and what was stored until then
+        self._lives: defaultdict[tuple[str, int], set[int]] = defaultdict(set)  # what was stored in each
 
     def take(self, event: Event) -> None:
         """Take the next event."""
@@ -123,6 +132,7 @@ class Checker:
             self._wrong(f"a receipt for {entry}, which was never sent")
         self.result.entries += 1
         self.result.messages += count if chunk <= 0 else 0
+        self._stored_messages[topic] += count
         place = Place(topic, ledger, number)
         if number >= 0:  # Of a duplicate the broker may not know the position.
             self._name(place, entry)
@@ -220,6 +230,46 @@ class Checker:
         for (of_topic, key), (_, last) in self._last_of_key.items():
             if of_topic == topic and found.get(key) != [last.producer, last.first]:
                 self._wrong(f"compacted: the last of {key} on {topic} is {last}, a reader got {found.get(key)}")
+
+    def _on_counting(self, _at: float, topic: str, counters: dict[str, int]) -> None:
+        self._counting[topic] = counters["msgInCounter"], self._stored_messages[topic]
+
+    def _on_counted(self, _at: float, topic: str, counters: dict[str, int]) -> None:
+        counted, stored = self._counting[topic]
+        counted, stored = counters["msgInCounter"] - counted, self._stored_messages[topic] - stored
+        if counted != stored:
+            self._wrong(f"miscounted: {topic} counts {counted} messages more, {stored} were stored")
+
+    def _on_retained(self, _at: float, topic: str, read: list[list[int]], counters: dict[str, int]) -> None:
+        found = [Place(topic, ledger, entry) for ledger, entry, _ in read]
+        known = {place for place in self._named if place.topic == topic}
+        for place in sorted(known.symmetric_difference(found)):
+            self._wrong(f"retained: {place} was {'not read' if place in known else 'never received or answered'}")
+        if found != sorted(set(found)):
+            self._wrong(f"retained: a reader of {topic} got entries twice, or out of order")
+        sizes = {"numberOfEntries": len(found), "storageSize": sum(nbytes for _, _, nbytes in read)}
+        wrong = {name: counters[name] for name, size in sizes.items() if counters[name] != size}
+        if wrong:
+            self._wrong(f"miscounted: {topic} has {sizes}, its statistics say {wrong}")
+
+    def _on_trimmed(self, _at: float, topic: str, entries: int) -> None:
+        if entries:
+            self._wrong(f"untrimmed: {entries} entries of {topic} are left, and nothing needs them")
+
+    def _on_life(self, _at: float, topic: str, life: int, what: str, *found: Any) -> None:  # noqa: ANN401
+        if what == "kept":
+            self._lives[topic, life].add(found[0])
+        elif what == "read":
+            others = {of for of, _ in found[0]} - {life}
+            if others:
+                self._wrong(f"undead: life {life} of {topic} shows entries of lives {sorted(others)}")
+            lost = self._lives[topic, life] - {number for _, number in found[0]}
+            if lost:
+                self._wrong(f"lost: entries {sorted(lost)} of life {life} of {topic}")
+        elif what == "deleted" and found[0] != GONE:
+            self._wrong(f"undeleted: {topic} is there after the end of life {life}")
+        elif what == "grown" and found[0] != found[1]:
+            self._wrong(f"not grown: {topic} has {found[1]} partitions in life {life}, {found[0]} were wanted")
 
 
 def _topic_of(subscription: str) -> str:

@@ -27,6 +27,7 @@ from penstock.wire.codec import CommandSubscribe, SingleMessageMetadata
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import AsyncIterator
 
     from penstock.core.position import Position
     from tests.jepsen.history import History
@@ -76,6 +77,7 @@ class Run:
     sending: bool = True  # False: what is pending is still sent
     ending: bool = False
     epochs: int = 0
+    opened: int = 0  # connections so far
     clients: set[AsyncClient] = field(default_factory=set)  # connected ones, whose lines a fault may cut
 
     def cut_lines(self, share: float) -> None:
@@ -98,7 +100,13 @@ class Run:
         else:
             client = await AsyncClient.open("127.0.0.1", owner.address.port, timeout_s=ANSWER_S)
         self.clients.add(client)
+        self.opened += 1
         return client
+
+    def close(self, client: AsyncClient) -> None:
+        """Close a connection."""
+        client.close()
+        self.clients.discard(client)
 
 
 class Publisher:
@@ -132,8 +140,7 @@ class Publisher:
                 await asyncio.sleep(RETRY_S)
             finally:
                 if client is not None:
-                    client.close()
-                    self._run.clients.discard(client)
+                    self._run.close(client)
 
     async def _publish(self, client: AsyncClient) -> None:
         listening = asyncio.ensure_future(self._listen(client))
@@ -191,31 +198,50 @@ class Publisher:
         self._run.history.add("send", self.kind.topic, self._producer.name, first, count, key, chunk)
 
 
-async def read_compacted(run: Run, topic: str) -> dict[str, list[object]]:
-    """Return the last message of each key, (producer, first), as a reader of the compacted topic gets it."""
-    found: dict[str, list[object]] = {}
-    async with await run.connect(topic, proxied=False) as client:
-        run.clients.discard(client)
+@contextlib.asynccontextmanager
+async def reader(run: Run, topic: str, *, compacted: bool = False) -> AsyncIterator[AsyncIterator[events.Message]]:
+    """Read a topic from the beginning on, until nothing comes any more. Raises as `AsyncClient.open`."""
+    client = await run.connect(topic, proxied=False)
+    run.clients.discard(client)  # A reader that is cut would have to begin again.
+    async with client:
         body = CommandSubscribe(
             topic=PREFIX + topic,
-            subscription="compacted",
+            subscription="reader",
             subType=TYPES["exclusive"],  # type: ignore[arg-type]
             consumer_id=1,
             request_id=0,
             durable=False,
-            read_compacted=True,
+            read_compacted=compacted,
             initialPosition=EARLIEST,  # type: ignore[arg-type]
         )
         body.start_message_id.ledgerId = body.start_message_id.entryId = 2**64 - 1
         await client.subscribe(Consumer(body, permits_max=8_000), timeout_s=ANSWER_S)
-        with contextlib.suppress(TimeoutError):
-            while True:
-                async with asyncio.timeout(4 * IDLE_S):
-                    event = await client.next_event()
-                if isinstance(event, events.Message):
-                    about = event.metadata()
-                    found[about.partition_key] = [about.producer_name, about.sequence_id]
+        yield _messages(client)
+
+
+async def _messages(client: AsyncClient) -> AsyncIterator[events.Message]:
+    with contextlib.suppress(TimeoutError):
+        while True:
+            async with asyncio.timeout(4 * IDLE_S):
+                event = await client.next_event()
+            if isinstance(event, events.Message):
+                yield event
+
+
+async def read_compacted(run: Run, topic: str) -> dict[str, list[object]]:
+    """Return the last message of each key, (producer, first), as a reader of the compacted topic gets it."""
+    found: dict[str, list[object]] = {}
+    async with reader(run, topic, compacted=True) as messages:
+        async for message in messages:
+            about = message.metadata()
+            found[about.partition_key] = [about.producer_name, about.sequence_id]
     return found
+
+
+async def read_places(run: Run, topic: str) -> list[tuple[int, int, int]]:
+    """Return where each entry of a topic is, (ledger, entry), and its size in bytes."""
+    async with reader(run, topic) as messages:
+        return [(one.position.ledger_id, one.position.entry_id, len(one.entry)) async for one in messages]
 
 
 _CHUNK: Final = b"c" * 20_000
@@ -269,8 +295,7 @@ class Subscriber:
                 await asyncio.sleep(RETRY_S)
             finally:
                 if client is not None:
-                    client.close()
-                    self._run.clients.discard(client)
+                    self._run.close(client)
                 await asyncio.gather(*acknowledging, return_exceptions=True)
 
     def _acknowledge_rest(self, client: AsyncClient, consumer: Consumer) -> None:

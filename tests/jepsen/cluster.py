@@ -9,7 +9,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, Final
 
-from penstock.testing.process import ProxyProcess
+from penstock.testing.process import BrokerDidNotStart, ProxyProcess
 from tests.processes.cluster import Cluster, free_ports, is_running, until
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tests.jepsen.history import History
 
 BROKERS_MAX: Final = 4
+TAKEN: Final = "cannot be opened: Address already in use"
 PROXY_SETTINGS: Final = "brokerProxyAllowedIPAddresses=127.0.0.1\nbrokerProxyAllowedTargetPorts=*\n"
 
 
@@ -62,8 +63,18 @@ class Brokers:
     async def _start(self) -> None:
         self.cluster.arguments[1] = str(self.cluster.brokers)
         self._runs = False
-        await asyncio.to_thread(self.cluster.start, port=self._port, admin_port=self._port + BROKERS_MAX)
+        try:
+            await self._start_at_ports()
+        except BrokerDidNotStart as error:
+            if TAKEN not in str(error):
+                raise
+            # While no broker ran, another program of this machine took one of its ports.
+            self._port = free_ports(2 * BROKERS_MAX)
+            await self._start_at_ports()
         self._runs = True
+
+    async def _start_at_ports(self) -> None:
+        await asyncio.to_thread(self.cluster.start, port=self._port, admin_port=self._port + BROKERS_MAX)
 
     async def close(self) -> None:
         self._disk.heal()

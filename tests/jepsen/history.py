@@ -13,6 +13,11 @@ it again. Times are seconds since the run began, by one clock.
     ["late", t, topic, producer, first, at]                             a delayed message: due at this time
     ["backlog", t, subscription, messages]                              when all is over
     ["compacted", t, topic, {key: [producer, first]}]                   what a reader of the compacted topic got last
+    ["counting", t, topic, counters], ["counted", t, topic, counters]   before and after a moment without faults
+    ["retained", t, topic, [[ledger, entry, size]…], counters]          what a reader of the topic got
+    ["trimmed", t, topic, entries]                                      what is left of one that retains nothing
+    ["life", t, topic, life, what, …]     kept, number: stored; read, [[life, number]…]; deleted, status of what asks
+                                          for it then; grown, partitions wanted, partitions found
 """
 
 from __future__ import annotations

@@ -20,16 +20,18 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from subprocess import SubprocessError
 from typing import TYPE_CHECKING, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.jepsen import table
 from tests.jepsen.checker import LISTED_MAX, check
-from tests.jepsen.clients import Kind, Publisher, Run, Subscriber, read_compacted
+from tests.jepsen.clients import Kind, Publisher, Run, Subscriber, read_compacted, read_places
 from tests.jepsen.cluster import Brokers
 from tests.jepsen.faulty_disk import CANNOT, FaultyDisk
 from tests.jepsen.history import History, read
+from tests.jepsen.lives import TOPIC_PATH, Lives
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,14 +44,23 @@ KINDS: Final = (
     Kind("keyed", ("a/key_shared",), keys=True),
     Kind("large", ("a/exclusive",), chunks=True, entries_per_s=10),
     Kind("later", ("a/shared",), delayed=True),
+    Kind("kept", ("a/shared",), batch=200),
 )
+# Of this topic all is retained; of the other nothing that is acknowledged.
+KEPT: Final = "kept"
+TRIMMED: Final = "plain"
+ALL: Final = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+# How long clients publish while counters are compared, and how often that is tried: a broker may still be healing.
+COUNTED_S: Final = 1.0
+ROUNDS_MAX: Final = 10
+COUNTERS: Final = ("msgInCounter", "storageSize", "numberOfEntries", "totalSize")
+TRIMMED_S: Final = 30.0
 # Of each subscription that can have several.
 CONSUMERS: Final = 2
 FAULTS: Final = (3, 6)
 COMPACTED: Final = "keyed"
 # How long everything may take until it is answered, received and acknowledged, when all faults are over.
 REST_S: Final = 180.0
-TOPIC_PATH: Final = "/admin/v2/persistent/public/default"
 
 
 class Story:
@@ -77,6 +88,7 @@ class Story:
         for kind in KINDS:
             await self._must(brokers, "PUT", f"{TOPIC_PATH}/{kind.topic}")
         await self._must(brokers, "POST", f"{TOPIC_PATH}/once/deduplicationEnabled", value=True)
+        await self._must(brokers, "POST", f"{TOPIC_PATH}/{KEPT}/retention", value=ALL)
         subscribers = [
             Subscriber(run, kind.topic, subscription, number, proxied=number == 1)
             for kind in KINDS
@@ -90,15 +102,22 @@ class Story:
         brokers.slow_readers = lambda seconds: _pause(subscribers, seconds, run.chance)
         work = [asyncio.ensure_future(one.work()) for one in subscribers]
         work += [asyncio.ensure_future(one.work()) for one in publishers]
-        churn = asyncio.ensure_future(self._administer(brokers, run))
+        lives = [Lives(run, brokers.http, history, f"life-{one}", partitioned=one == 1) for one in range(2)]
+        churn = [asyncio.ensure_future(one.work()) for one in lives]
+        churn.append(asyncio.ensure_future(self._administer(brokers, run)))
         try:
             await self._happen(brokers)
             run.sending = False
-            await churn
-            await _until(lambda: not any(one.pending for one in publishers), "SENDs stay unanswered", work)
-            await self._await_backlogs(brokers, history, work)
+            await asyncio.gather(*churn)
+            await self._await_answers(publishers, work)
+            await self._await_backlogs(brokers, work)
+            await self._count(brokers, run, publishers, work)
+            for subscription, messages in (await self._await_backlogs(brokers, work)).items():
+                history.add("backlog", subscription, messages)
             await self._compact(brokers)
             history.add("compacted", COMPACTED, await read_compacted(run, COMPACTED))
+            history.add("retained", KEPT, await read_places(run, KEPT), await self._counters(brokers, KEPT))
+            await self._trim(brokers, history)
         finally:
             run.ending = True
             for client in list(run.clients):
@@ -120,14 +139,56 @@ class Story:
         await asyncio.sleep(max(end - time.monotonic(), 1.0))
 
     async def _administer(self, brokers: Brokers, run: Run) -> None:
-        """Compact one topic, and make and delete another, all the time. What fails is asked for again."""
-        number = 0
+        """Compact one topic, and trim another, all the time. What fails is asked for again."""
         while run.sending:
             await brokers.http("PUT", f"{TOPIC_PATH}/{COMPACTED}/compaction")
-            number += 1
-            await brokers.http("PUT", f"{TOPIC_PATH}/short-{number % 3}")
-            await brokers.http("DELETE", f"{TOPIC_PATH}/short-{(number + 1) % 3}?force=true")
+            await brokers.http("POST", f"{TOPIC_PATH}/{KEPT}/trim")
             await asyncio.sleep(0.3)
+
+    async def _count(
+        self, brokers: Brokers, run: Run, publishers: Sequence[Publisher], work: Sequence[asyncio.Future[None]]
+    ) -> None:
+        """Publish for a moment without faults, between two looks at the counters of all topics."""
+        for _ in range(ROUNDS_MAX):
+            opened = run.opened
+            for kind in KINDS:
+                run.history.add("counting", kind.topic, await self._counters(brokers, kind.topic))
+            run.sending = True
+            await asyncio.sleep(COUNTED_S)
+            run.sending = False
+            await self._await_answers(publishers, work)
+            counters = {kind.topic: await self._counters(brokers, kind.topic) for kind in KINDS}
+            if run.opened == opened:  # Else a broker has started again, and counts anew.
+                for topic, found in counters.items():
+                    run.history.add("counted", topic, found)
+                return
+
+    async def _counters(self, brokers: Brokers, topic: str) -> dict[str, int]:
+        """What is counted of a topic."""
+        found: dict[str, int] = {}
+        for path in ("stats", "internalStats"):
+            deadline = time.monotonic() + REST_S
+            status, answer = await brokers.http("GET", f"{TOPIC_PATH}/{topic}/{path}")
+            while status != 200:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"no {path} of {topic}: {status} {answer}")
+                await asyncio.sleep(0.2)
+                status, answer = await brokers.http("GET", f"{TOPIC_PATH}/{topic}/{path}")
+            found |= {name: answer[name] for name in COUNTERS if name in answer}
+        return found
+
+    async def _trim(self, brokers: Brokers, history: History) -> None:
+        """All of it is acknowledged, and nothing retains it: wait until it is gone."""
+        entries, deadline = -1, time.monotonic() + TRIMMED_S
+        while entries and time.monotonic() < deadline:
+            await brokers.http("POST", f"{TOPIC_PATH}/{TRIMMED}/trim")
+            entries = (await self._counters(brokers, TRIMMED))["numberOfEntries"]
+            await asyncio.sleep(0.1)
+        history.add("trimmed", TRIMMED, entries)
+
+    @staticmethod
+    async def _await_answers(publishers: Sequence[Publisher], work: Sequence[asyncio.Future[None]]) -> None:
+        await _until(lambda: not any(one.pending for one in publishers), "SENDs stay unanswered", work)
 
     async def _compact(self, brokers: Brokers) -> None:
         """Compact a topic once more, all of it."""
@@ -142,8 +203,8 @@ class Story:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{COMPACTED} is not compacted {REST_S:g} s after the last fault: {answer}")
 
-    async def _await_backlogs(self, brokers: Brokers, history: History, work: Sequence[asyncio.Future[None]]) -> None:
-        """Wait until nothing is left to deliver, and write down what is."""
+    async def _await_backlogs(self, brokers: Brokers, work: Sequence[asyncio.Future[None]]) -> dict[str, int]:
+        """Wait until nothing is left to deliver; returns what is, of each subscription."""
         left = {f"{kind.topic}/{subscription}": -1 for kind in KINDS for subscription in kind.subscriptions}
         deadline = time.monotonic() + REST_S
         while any(left.values()) and time.monotonic() < deadline:
@@ -155,8 +216,7 @@ class Story:
                     for subscription in kind.subscriptions:
                         name = subscription.partition("/")[0]
                         left[f"{kind.topic}/{subscription}"] = stats["subscriptions"][name]["msgBacklog"]
-        for subscription, messages in left.items():
-            history.add("backlog", subscription, messages)
+        return left
 
     @staticmethod
     async def _must(brokers: Brokers, method: str, path: str, *, value: object = None) -> None:
@@ -192,7 +252,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=6.0, help="of faults in each seed")
     parser.add_argument("--seed", type=int, help="only this one; else from a random one on")
     parser.add_argument("--keep", type=Path, help="a directory for the histories; else only wrong ones are kept")
-    parser.add_argument("--write", action="store_true", help=f"write the table of faults into {table.PAGE}")
+    parser.add_argument("--write", action="store_true", help=f"add to the table of faults in {table.PAGE}")
     options = parser.parse_args()
     if CANNOT is not None:
         print(CANNOT, file=sys.stderr)
@@ -209,7 +269,7 @@ def main() -> int:
     print(f"{len(results)} seeds: {total.messages} acknowledged messages in {total.entries} entries, "
           f"{sum(total.faults.values())} faults, 0 violations")  # fmt: skip
     if options.write:
-        table.write(results)
+        table.add(results)
     return 0
 
 
@@ -221,7 +281,7 @@ def play(seed: int, seconds: float, keep: Path | None) -> Result:
         failure = ""
         try:
             asyncio.run(story.play())
-        except (AssertionError, TimeoutError, RuntimeError) as error:
+        except (AssertionError, TimeoutError, RuntimeError, SubprocessError) as error:
             failure = f"{type(error).__name__}: {error}"
         result = check(read(story.path))
         result.violations += [failure] if failure else []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.jepsen.checker import check
+from tests.jepsen.table import read_rows, rows, sums
 
 if TYPE_CHECKING:
     from tests.jepsen.history import Event
@@ -42,7 +43,11 @@ def acked(entry: int, at: float, kind: str = "entry", indexes: list[int] | None 
 RIGHT = [
     opened(), sent(0), stored(0, 0), received(0, 0), sent(1), received(1, 1), stored(1, 1),
     acked(0, 2.0), opened(2, 3.0), received(1, 1, 3.1, 2), ["fault", 3.2, "kill_one", "broker 0"],
-    ["backlog", 9.0, SUBSCRIPTION, 0],
+    ["backlog", 9.0, SUBSCRIPTION, 0], ["counting", 2.0, "plain", {"msgInCounter": 7}],
+    ["counted", 3.0, "plain", {"msgInCounter": 7}],
+    ["retained", 9.0, "plain", [[1, 0, 9], [1, 1, 9]], {"numberOfEntries": 2, "storageSize": 18}],
+    ["trimmed", 9.0, "plain", 0], ["life", 1.0, "l", 2, "kept", 0], ["life", 1.0, "l", 2, "read", [[2, 0], [2, 1]]],
+    ["life", 1.0, "l", 2, "deleted", 404], ["life", 1.0, "l", 1, "grown", 3, 3],
 ]  # fmt: skip
 
 
@@ -72,6 +77,19 @@ WRONG: dict[str, list[Event]] = {
         opened(), sent(0, key="k"), sent(1, key="k"), stored(0, 0), stored(1, 1), received(0, 0), received(1, 1),
         ["compacted", 9.0, "plain", {"k": ["p", 0]}],
     ],
+    "miscounted": [
+        sent(0), stored(0, 0), ["counting", 2.0, "plain", {"msgInCounter": 7}], sent(1), stored(1, 1),
+        ["counted", 3.0, "plain", {"msgInCounter": 9}],
+    ],
+    "untrimmed": [["trimmed", 9.0, "plain", 3]],
+    "was not read": [sent(0), stored(0, 0), ["retained", 9.0, "plain", [], {"numberOfEntries": 0, "storageSize": 0}]],
+    "its statistics say {'storageSize': 8}": [
+        sent(0), stored(0, 0), ["retained", 9.0, "plain", [[1, 0, 9]], {"numberOfEntries": 1, "storageSize": 8}],
+    ],
+    "undead": [["life", 1.0, "l", 2, "read", [[1, 0]]]],
+    "lost: entries [1] of life 2": [["life", 1.0, "l", 2, "kept", 1], ["life", 1.0, "l", 2, "read", [[2, 0]]]],
+    "undeleted": [["life", 1.0, "l", 1, "deleted", 200]],
+    "not grown": [["life", 1.0, "l", 1, "grown", 3, 2]],
 }  # fmt: skip
 
 
@@ -113,6 +131,12 @@ def test_keys_have_an_order_of_their_own_and_shared_subscriptions_have_none() ->
         came = [received(first, first, subscription=subscription) for first in (1, 0)]
         events = [opened(subscription=subscription), *(sent(first, key=key) for first, key in enumerate(keys)), *came]
         assert (check(events).violations == []) is right
+
+
+def test_results_are_added_to_those_of_earlier_runs() -> None:
+    first = check([*RIGHT, ["fault", 3.3, "kill_one", "broker 1"], ["fault", 3.4, "cut", "half"]])
+    assert read_rows(rows(12_345, first)) == (12_345, first)
+    assert sums([first, check(RIGHT)]).faults == {"kill_one": 3, "cut": 1}
 
 
 def test_a_clock_that_jumped_excuses_what_comes_early() -> None:

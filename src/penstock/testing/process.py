@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 READY: Final = re.compile(
     r"^penstock ready pulsar://(?P<host>\S+):(?P<port>\d+) (?:-|http://\S+:(?P<admin_port>\d+))\s*$"
 )
-STOP_TIMEOUT_S: Final = 60.0
+# Longer than a stop may take: `brokerShutdownTimeoutMs`, and what a supervisor gives late brokers and the metadata.
+STOP_TIMEOUT_S: Final = 90.0
 
 
 class BrokerDidNotStart(RuntimeError):
