@@ -19,6 +19,7 @@ from penstock.spark import rows, values
 from penstock.spark.client import deliveries, messages
 from penstock.spark.client.chunks import Chunks
 from penstock.spark.client.cluster import TopicSchema
+from penstock.spark.client.encryption import Decryption
 from penstock.spark.client.errors import UnreadableEntry, UnreadableValue
 from penstock.spark.client.fields import NO_FIELD, last_of, walk
 from penstock.wire import compression
@@ -97,7 +98,8 @@ def table(entries: list[bytes], columns: tuple[str, ...] = ()) -> pa.Table:
     assert not damaged.size
     schema = rows.schema_of(values.Values(), columns)
     builder = rows.RowBuilder(schema, values.Values(), TOPIC, lambda _: None)
-    batches = [batch for found in messages.decode(run, TOPIC, Chunks(no_pieces)) for batch in builder.batches(found)]
+    found_all = messages.decode(run, TOPIC, Chunks(no_pieces), Decryption())
+    batches = [batch for found in found_all for batch in builder.batches(found)]
     wanted = to_arrow_schema(schema, timezone="UTC")
     assert all(batch.schema.equals(wanted) for batch in batches)
     return pa.Table.from_batches(batches, wanted)
@@ -249,7 +251,7 @@ def test_a_field_that_is_not_of_its_type_is_told_with_its_name_and_the_value(bad
     data, starts = frames([stored(many, batch=True, kind=0)])
     run, _ = deliveries.decode(data, np.array(starts), len(data))
     builder = rows.RowBuilder(rows.schema_of(orders, ["id"]), orders, TOPIC, lambda _: None)
-    (found,) = messages.decode(run, TOPIC, Chunks(no_pieces))
+    (found,) = messages.decode(run, TOPIC, Chunks(no_pieces), Decryption())
     with pytest.raises(UnreadableValue, match=r"t-partition-2.*id: .*begins b'\{\"id\".*valueFormat=binary"):
         list(builder.batches(found))
 

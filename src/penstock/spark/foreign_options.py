@@ -82,7 +82,7 @@ IGNORED: Final = (
     Foreign("readerName", JAVA, "", "readers have no names"),
     *(Foreign(name, JAVA, "", "the source has its own way to do this") for name in _JAVAS_KNOBS),
 )
-_NO_KEYS: Final = "nothing: this source has no keys for end-to-end encryption"
+_KEY_READER: Final = "`cryptoKeyReader.privateKeys` to read, `cryptoKeyReader.publicKeys` to write: files in PEM"
 _PEM: Final = "`tlsTrustCertsFilePath`, `tlsCertificateFilePath` and `tlsKeyFilePath`, with files in PEM"
 _CREDENTIALS: Final = (
     "`token`, `userName` and `password`, `tlsCertificateFilePath` and `tlsKeyFilePath`, or `authParams`"
@@ -108,9 +108,7 @@ REFUSED: Final = (
     Refused("messageRoutingMode", JAVA, "nothing: rows without a key take turns. The column `__partition` names one"),
     Refused("accessMode", JAVA, "nothing: a write is shared among its tasks"),
     Refused("initialSequenceId", JAVA, "`pulsar.producer.producerName`: rows are numbered by the source"),
-    Refused("cryptoKeyReader", JAVA, _NO_KEYS),
-    Refused("cryptoFailureAction", JAVA, _NO_KEYS),
-    Refused("encryptionKeys", JAVA, _NO_KEYS),
+    Refused("cryptoKeyReader", JAVA, _KEY_READER),
     Refused("useKeyStoreTls", JAVA, _PEM),
     Refused("tlsTrustStorePath", JAVA, _PEM),
     Refused("tlsKeyStorePath", JAVA, _PEM),
@@ -135,7 +133,7 @@ def translated(given: Mapping[str, str], ours: Iterable[str]) -> dict[str, str]:
     Raises:
         ValueError: an option is refused, or is given twice, by two names.
     """
-    own = {name.lower() for name in ours} | {_plain(name) for name in ours}
+    own = {plain for name in ours for plain in (name.lower(), _plain(name))}
     result: dict[str, str] = {}
     said: list[str] = []
     for name, text in given.items():

@@ -13,6 +13,7 @@ import json
 import re
 from collections import UserDict
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -21,6 +22,8 @@ from penstock.core.names import TopicName
 from penstock.core.units import parse_bytes
 from penstock.spark.broken_values import CORRUPT, FAIL, FAILFAST, MODES, BrokenValues
 from penstock.spark.client import credentials, oauth2
+from penstock.spark.client.encryption import ACTIONS, PRIVATE_KEYS, Decryption, KeyFiles
+from penstock.spark.client.encryption import FAIL as FAIL_UNDECRYPTED
 from penstock.spark.client.endpoint import Endpoint, TlsOptions
 from penstock.spark.client.message_id import MessageId, message_id_of
 from penstock.spark.client.reader import ReadOptions
@@ -166,6 +169,18 @@ READ_OPTIONS: Final = (
         "out, and the log of each task says how many",
     ),
     Option("columnNameOfCorruptRecord", CORRUPT, "name of that column"),
+    Option(
+        PRIVATE_KEYS,
+        "",
+        "PEM file of the private key for messages that are encrypted end to end, `/keys/orders.pem`; or JSON with a "
+        'file for each name of a key: `{"orders": "/keys/orders.pem"}`. Needs the package `cryptography`',
+    ),
+    Option(
+        "cryptoFailureAction",
+        FAIL_UNDECRYPTED,
+        "for messages that cannot be decrypted: `FAIL` fails the query; `DISCARD` leaves them out, and the log of each "
+        "task says how many; `CONSUME` makes a row of each entry, whose value is the encrypted bytes",
+    ),
     Option("readCompacted", "false", "`true` reads the compacted topic: only the last message of each key"),
     Option(
         "minPartitions",
@@ -302,6 +317,9 @@ def parse_read_options(given: Mapping[str, str]) -> ReadSettings:
             compacted=values.truth("readCompacted"),
             fail_on_data_loss=values.truth("failOnDataLoss"),
             poll_timeout_s=number(values, "pollTimeoutMs") / 1_000,
+            decryption=Decryption(
+                key_files(PRIVATE_KEYS, values[PRIVATE_KEYS]), one_of(values, "cryptoFailureAction", ACTIONS)
+            ),
         ),
     )
 
@@ -341,6 +359,31 @@ def number(values: Mapping[str, str], name: str, read: Callable[[str], int] = pa
     return parsed
 
 
+def key_files(option: str, text: str) -> KeyFiles | None:
+    """Parse a file of a key, or JSON with a file for each name; None if there is none. Raises ValueError."""
+    if not text:
+        return None
+    if find_spec("cryptography") is None:
+        raise ValueError(
+            f"option {option} needs the package cryptography on the driver and executors: the extra `encryption`"
+        )
+    # Not repeated in errors, as it may be the key itself.
+    if "-----BEGIN" in text or text.startswith("data:"):
+        raise ValueError(f"option {option} is a key; give the name of its file: plans and logs of Spark show options")
+    for_all, said = text, {}
+    if text.startswith("{"):
+        for_all = ""
+        try:
+            said = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"option {option} does not read as JSON: {error}") from None
+    by_name = tuple((name, _path_in(str(path))) for name, path in said.items())
+    files = KeyFiles(option, _path_in(for_all), by_name)
+    for path in files.paths:
+        _existing(option, Path(path))
+    return files
+
+
 # -- parts -----------------------------------------------------------------------------------------------------------
 
 
@@ -374,7 +417,11 @@ class _Values(UserDict[str, str]):
     def file(self, name: str) -> Path | None:
         if not self[name]:
             return None
-        return _existing(name, Path(self[name].removeprefix("file://")))
+        return _existing(name, Path(_path_in(self[name])))
+
+
+def _path_in(text: str) -> str:
+    return text.removeprefix("file://").removeprefix("file:")
 
 
 def _existing(name: str, path: Path) -> Path:

@@ -191,6 +191,8 @@ class _Tasks:
                         "as the topic's schema says",
                         topic, builder.dropped, start, end,
                     )  # fmt: skip
+            for topic, count in self.settings.reading.decryption.discarded.items():
+                _log.warning("%s: %d messages were discarded, because they cannot be decrypted", topic, count)
 
     def _plan(self, planner: Planner, start: Offsets, end: Offsets) -> Plan:
         """Decide how the ranges of a batch become tasks, by what is known of them now."""

@@ -11,13 +11,24 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.names import TopicName
+from penstock.spark.client.encryption import PUBLIC_KEYS, Encryption
 from penstock.spark.client.producer import ProducerOptions
 from penstock.spark.foreign_options import translated
-from penstock.spark.options import BINARY, CONNECTION_OPTIONS, Option, number, one_of, parse_endpoint, unknown_option
+from penstock.spark.options import (
+    BINARY,
+    CONNECTION_OPTIONS,
+    Option,
+    key_files,
+    number,
+    one_of,
+    parse_endpoint,
+    unknown_option,
+)
 from penstock.spark.routing import HASHES
 from penstock.spark.structs import KINDS
 from penstock.spark.task_writer import Sending
 from penstock.wire import compression
+from penstock.wire.codec import MessageMetadata
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +47,7 @@ BATCHING: Final = f"{PRODUCER}batchingEnabled"
 BATCH_MESSAGES: Final = f"{PRODUCER}batchingMaxMessages"
 BATCH_BYTES: Final = f"{PRODUCER}batchingMaxBytes"
 SEND_TIMEOUT: Final = f"{PRODUCER}sendTimeoutMs"
+ENCRYPTION_KEYS: Final = f"{PRODUCER}encryptionKeys"
 HASHING: Final = f"{PRODUCER}hashingScheme"
 COMPRESSIONS: Final = {
     "NONE": compression.NONE,
@@ -75,6 +87,18 @@ WRITE_OPTIONS: Final = (
     Option(BATCHING, "true", "`false` sends each row as an entry of its own"),
     Option(BATCH_MESSAGES, "1000", "maximum number of rows in one entry"),
     Option(BATCH_BYTES, "256K", "maximum bytes in one entry, before compression"),
+    Option(
+        ENCRYPTION_KEYS,
+        "",
+        "names of the keys that encrypt messages end to end, separated by commas: whoever has one of the private keys "
+        "can read them. Together with `cryptoKeyReader.publicKeys`",
+    ),
+    Option(
+        PUBLIC_KEYS,
+        "",
+        "PEM file of the public key, or JSON with a file for each name: "
+        '`{"orders": "/keys/orders.pub", "audit": "/keys/audit.pub"}`. Needs the package `cryptography`',
+    ),
     Option(SEND_TIMEOUT, "120000", "the write fails if no message is acknowledged in this time"),
     Option(
         HASHING,
@@ -109,10 +133,27 @@ def parse_write_options(given: Mapping[str, str]) -> WriteOptions:
             hash_name=one_of(values, HASHING, HASHES),
             producer=ProducerOptions(
                 compression=COMPRESSIONS[one_of(values, COMPRESSION, COMPRESSIONS)],
+                encryption=_encryption(values),
                 send_timeout_s=number(values, SEND_TIMEOUT, int) / 1_000,
             ),
         ),
     )
+
+
+def _encryption(values: Mapping[str, str]) -> Encryption | None:
+    """Return how entries are encrypted; None if they are not. Raises ValueError, and UnusableFile for a wrong key."""
+    names = tuple(name for text in values[ENCRYPTION_KEYS].split(",") if (name := text.strip()))
+    files = key_files(PUBLIC_KEYS, values[PUBLIC_KEYS])
+    if files is None and not names:
+        return None
+    if files is None or not names:
+        raise ValueError(f"options {ENCRYPTION_KEYS} and {PUBLIC_KEYS} belong together: give both")
+    for name in names:
+        if not files.path(name):
+            raise ValueError(f"option {PUBLIC_KEYS} has no file for the key {name}, which {ENCRYPTION_KEYS} names")
+    encryption = Encryption(names, files)
+    encryption.announce(MessageMetadata())  # On the driver, before any task: a file that is no key costs no message.
+    return encryption
 
 
 def _values(given: Mapping[str, str]) -> dict[str, str]:

@@ -60,6 +60,14 @@ class Deliveries:
         )
 
 
+def assembled(entries: Deliveries, kept: NDArray[np.bool_], parts: list[memoryview | bytes]) -> Deliveries:
+    """Return the entries that are kept, in a new buffer of each one's metadata and payload, in turn."""
+    edges = np.zeros(len(parts) + 1, np.int64)
+    np.cumsum([len(part) for part in parts], out=edges[1:])
+    data = np.frombuffer(b"".join(parts), np.uint8)
+    return Deliveries(data, entries.ledger_ids[kept], entries.entry_ids[kept], edges[:-1:2], edges[1::2], edges[2::2])
+
+
 def decode(data: bytearray, starts: Ints, stop: int) -> tuple[Deliveries, Ints]:
     """Read the frames that begin at `starts`, the last of which ends at `stop`.
 

@@ -179,13 +179,13 @@ class DamagedEntry(ClientError):
 
 
 class EncryptedMessage(ClientError):
-    """A message that only those with its key can read."""
+    """An entry that cannot be decrypted here."""
 
-    def __init__(self, topic: str, message_id: str, producer: str) -> None:
+    def __init__(self, topic: str, message_id: str, producer: str, why: str) -> None:
         self.topic, self.message_id, self.producer = topic, message_id, producer
         super().__init__(
-            f"{topic}: the message at {message_id}, from producer {producer}, is encrypted, and this source has no "
-            "keys to read it with; let a client that has them write it to another topic"
+            f"{topic}: the entry at {message_id}, from producer {producer}, cannot be decrypted: {why}. To leave out "
+            "such messages, set cryptoFailureAction=DISCARD; for their encrypted bytes, CONSUME"
         )
 
 

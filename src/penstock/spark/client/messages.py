@@ -18,8 +18,8 @@ from google.protobuf.message import DecodeError
 
 from penstock.core.errors import UnsupportedVersion
 from penstock.core.units import MIB
-from penstock.spark.client.deliveries import Deliveries
-from penstock.spark.client.errors import EncryptedMessage, UnreadableEntry
+from penstock.spark.client.deliveries import Deliveries, assembled
+from penstock.spark.client.errors import UnreadableEntry
 from penstock.spark.client.fields import NO_FIELD, Field, has, last_of, spans_of, walk, windows
 from penstock.spark.client.message_id import MessageId
 from penstock.wire import compression
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from penstock.spark.client.chunks import Chunks
+    from penstock.spark.client.encryption import Decryption
     from penstock.spark.client.fields import Bytes, Ints
 
 # MessageMetadata
@@ -101,31 +102,34 @@ class Messages:
         return Messages(data=self.data, properties=_renumbered(self.properties, rows), **columns)
 
 
-def decode(entries: Deliveries, topic: str, chunks: Chunks) -> Iterator[Messages]:
+def decode(entries: Deliveries, topic: str, chunks: Chunks, decryption: Decryption) -> Iterator[Messages]:
     """All messages of some entries of one topic, in order; in several parts when they take much memory.
 
     Args:
         entries: whose checksums hold.
         topic: for the text of errors.
         chunks: puts large messages together.
+        decryption: of entries that are encrypted.
 
     Raises:
-        EncryptedMessage, UnreadableEntry: an entry that cannot be read here.
+        EncryptedMessage, UnreadableEntry: an entry that cannot be read here. UnusableFile: a key.
     """
     try:
         fields = _fields(entries)
-        _check_readable(entries, fields, topic)
+        if _ENCRYPTION in fields:
+            entries = decryption.decrypted(entries, topic)
+            fields = _fields(entries)
         if len(entries) > 1 and _plain_bytes(fields) > _PLAIN_BYTES_MAX:
             half = len(entries) // 2
-            yield from decode(entries.chosen(slice(half)), topic, chunks)
-            yield from decode(entries.chosen(slice(half, None)), topic, chunks)
+            yield from decode(entries.chosen(slice(half)), topic, chunks, decryption)
+            yield from decode(entries.chosen(slice(half, None)), topic, chunks, decryption)
             return
         plain = _plain(entries, fields, topic, chunks)
         if plain is not entries:
             entries, fields = plain, _fields(plain)
         if len(entries):
             yield _of_batches(entries, fields, topic) if _BATCH_MESSAGES in fields else _of_entries(entries, fields)
-    except ProtocolError as error:
+    except (ProtocolError, DecodeError) as error:
         first, last = _id_of(entries, 0), _id_of(entries, len(entries) - 1)
         raise UnreadableEntry(topic, f"{first} to {last}", str(error)) from error
 
@@ -143,15 +147,6 @@ def _plain_bytes(fields: dict[int, Field]) -> int:
 
 def _fields(entries: Deliveries) -> dict[int, Field]:
     return walk(entries.data, entries.metadata_starts, entries.payload_starts, _WANTED)
-
-
-def _check_readable(entries: Deliveries, fields: dict[int, Field], topic: str) -> None:
-    if (encrypted := fields.get(_ENCRYPTION)) is None:
-        return
-    row = int(encrypted.rows[0])
-    producers = spans_of(fields.get(_PRODUCER), len(entries))
-    producer = entries.data[producers[0][row] : producers[1][row]].tobytes().decode("utf-8", "replace")
-    raise EncryptedMessage(topic, str(_id_of(entries, row)), producer)
 
 
 def _id_of(entries: Deliveries, row: int) -> MessageId:
@@ -187,7 +182,7 @@ def _plain(entries: Deliveries, fields: dict[int, Field], topic: str, chunks: Ch
             payload = whole
         kept[row] = True
         parts += (metadata, _decompressed(int(kinds[row]), payload, int(sizes[row]), topic, _id_of(entries, row)))
-    return _assembled(entries, kept, parts)
+    return assembled(entries, kept, parts)
 
 
 def _decompressed(
@@ -199,14 +194,6 @@ def _decompressed(
         return compression.decompress(kind, bytes(payload), size)
     except (ProtocolError, UnsupportedVersion) as error:
         raise UnreadableEntry(topic, str(message_id), str(error)) from error
-
-
-def _assembled(entries: Deliveries, kept: NDArray[np.bool_], parts: list[memoryview | bytes]) -> Deliveries:
-    """Entries in a buffer of their own that holds each one's metadata and payload, in turn."""
-    edges = np.zeros(len(parts) + 1, np.int64)
-    np.cumsum([len(part) for part in parts], out=edges[1:])
-    data = np.frombuffer(b"".join(parts), np.uint8)
-    return Deliveries(data, entries.ledger_ids[kept], entries.entry_ids[kept], edges[:-1:2], edges[1::2], edges[2::2])
 
 
 # -- one message an entry ---------------------------------------------------------------------------------------------

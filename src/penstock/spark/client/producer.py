@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.spark.client.cluster import Cluster
     from penstock.spark.client.connection import Connection
+    from penstock.spark.client.encryption import Encryption
     from penstock.wire.client.events import Event
     from penstock.wire.codec import MessageMetadata, SingleMessageMetadata
 
@@ -74,6 +75,7 @@ class ProducerOptions:
     """How entries are sent; can be pickled."""
 
     compression: int = compression.NONE  # `MessageMetadata.compression`
+    encryption: Encryption | None = None
     # Kept until answered. Both bound what has to be sent again; the second also how many receipts lie unread.
     pending_bytes_max: int = 16 * MIB
     pending_entries_max: int = 1_000
@@ -112,9 +114,12 @@ class Producer:
             Refused: by the broker, and why. ClientError: no connection.
         """
         self.topic = topic
-        self._producer = protocol.Producer(PRODUCER_ID, topic, name=name, schema=schema)
-        self._cluster = cluster
         self._options = options or ProducerOptions()
+        self._encryption = self._options.encryption
+        self._producer = protocol.Producer(
+            PRODUCER_ID, topic, name=name, schema=schema, encrypts=self._encryption is not None
+        )
+        self._cluster = cluster
         self._clock = clock or SystemClock()
         self._looked_ns = self._clock.monotonic_ns()
         self._trouble_since_ns: int | None = None
@@ -262,7 +267,10 @@ class Producer:
     # -- entries -----------------------------------------------------------------------------------------------------
 
     def _metadata(self, sequence_id: int) -> MessageMetadata:
-        return self._producer.metadata(self._clock.wall_ms(), sequence_id)
+        metadata = self._producer.metadata(self._clock.wall_ms(), sequence_id)
+        if self._encryption is not None:
+            self._encryption.announce(metadata)
+        return metadata
 
     def _compressed(self, metadata: MessageMetadata, payload: Buffer) -> Buffer:
         kind = self._options.compression
@@ -286,6 +294,8 @@ class Producer:
 
     def _post(self, metadata: MessageMetadata, payload: Buffer, rows: int = 1, *, is_chunk: bool = False) -> None:
         """Send an entry, which is pending from now on."""
+        if self._encryption is not None:
+            payload = self._encryption.encrypted(metadata, payload)
         self._look()
         try:
             self._connected.send(self._producer, metadata, payload, messages=rows, is_chunk=is_chunk)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +29,7 @@ from penstock.core.units import MIB, NS_PER_S
 from penstock.net.clock import SystemClock
 from penstock.spark.client import deliveries, messages
 from penstock.spark.client.chunks import Chunks, pieces_of
+from penstock.spark.client.encryption import Decryption
 from penstock.spark.client.errors import (
     BadAnswer,
     ClientError,
@@ -78,6 +79,7 @@ class ReadOptions:
     compacted: bool = False  # only the last message of each key, as far as compaction has come
     fail_on_data_loss: bool = True
     poll_timeout_s: float = 30.0  # without a message, before it is an error
+    decryption: Decryption = field(default_factory=Decryption)
 
 
 class EntryReader:
@@ -327,7 +329,7 @@ def read(
     """
     chunks = Chunks(partial(fetch_pieces, cluster, topic, options))
     for run in EntryReader(cluster, topic, start, end, options, clock=clock).runs():
-        for decoded in messages.decode(run, topic, chunks):
+        for decoded in messages.decode(run, topic, chunks, options.decryption):
             trimmed = within(decoded, start, end)
             if len(trimmed):
                 yield trimmed
@@ -359,7 +361,7 @@ def _look_back(
     cluster: Cluster, topic: str, uuid: bytes, wanted: int, before: MessageId, options: ReadOptions
 ) -> list[bytes] | None:
     """The pieces of a large message before its last one; None when they are not there."""
-    lenient = ReadOptions(compacted=options.compacted, fail_on_data_loss=False, poll_timeout_s=options.poll_timeout_s)
+    lenient = replace(options, fail_on_data_loss=False)
     distance = _LOOK_BACK_ENTRIES + wanted
     while True:
         start = MessageId(before.ledger_id, before.entry_id - distance)
@@ -367,7 +369,7 @@ def _look_back(
             start = EARLIEST
         found: dict[int, bytes] = {}
         for run in EntryReader(cluster, topic, start, before, lenient, proves=False).runs():
-            found.update(pieces_of(run, uuid))
+            found.update(pieces_of(options.decryption.decrypted(run, topic), uuid))
         if found.keys() >= set(range(wanted)):
             return [found[index] for index in range(wanted)]
         if start == EARLIEST:

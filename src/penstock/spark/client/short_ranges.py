@@ -127,6 +127,7 @@ class _Group:
         self._cluster = cluster
         self._ranges = ranges
         self._position = position
+        self._decryption = options.decryption
         self._chunks = {topic: Chunks(partial(fetch_pieces, cluster, topic, options)) for topic in ranges}
         self._reading: dict[int, str] = {}  # topics that are being read, by the ids of their consumers
         self._consumers: dict[int, Consumer] = {}
@@ -274,7 +275,7 @@ class _Group:
             return
         entries = entries.chosen(inside)
         self._is_handing_out = True
-        for decoded in messages.decode(entries, topic, self._chunks[topic]) if count else ():
+        for decoded in messages.decode(entries, topic, self._chunks[topic], self._decryption) if count else ():
             trimmed = within(decoded, wanted.start, end)
             if len(trimmed):
                 yield wanted, trimmed

@@ -49,14 +49,24 @@ class Producer:
     """
 
     __slots__ = (
-        "_access_mode", "_name_is_given", "_openings", "_schema", "_single", "last_sequence_id", "name",
+        "_access_mode", "_encrypts", "_name_is_given", "_openings", "_schema", "_single", "last_sequence_id", "name",
         "next_sequence_id", "pending", "pending_bytes", "producer_id", "schema_version", "topic", "topic_epoch",
     )  # fmt: skip
 
     def __init__(
-        self, producer_id: int, topic: str, *, name: str = "", schema: Schema | None = None, access_mode: int = 0
+        self,
+        producer_id: int,
+        topic: str,
+        *,
+        name: str = "",
+        schema: Schema | None = None,
+        access_mode: int = 0,
+        encrypts: bool = False,
     ) -> None:
-        """Nothing is sent yet. `access_mode` is the number of a `ProducerAccessMode`."""
+        """Nothing is sent yet. `access_mode` is the number of a `ProducerAccessMode`.
+
+        A producer that `encrypts` says so to the broker; its caller does it.
+        """
         self.producer_id, self.topic, self.name = producer_id, topic, name
         self.last_sequence_id = NOTHING_STORED
         self.next_sequence_id = 0
@@ -67,6 +77,7 @@ class Producer:
         self._name_is_given = bool(name)
         self._schema = schema
         self._access_mode = access_mode
+        self._encrypts = encrypts
         self._openings = 0
         # The SEND of every entry with one message: to fill in a number takes a third of the time of making a command.
         self._single = BaseCommand(type=BaseCommand.SEND)
@@ -84,6 +95,8 @@ class Producer:
             body.producer_name = self.name
         if self._schema is not None:
             body.schema.CopyFrom(self._schema)
+        if self._encrypts:
+            body.encrypted = True
         if self._access_mode:
             body.producer_access_mode = self._access_mode  # type: ignore[assignment]
         if self.topic_epoch is not None:
