@@ -64,10 +64,34 @@ def test_a_missing_url_and_missing_topics_are_told() -> None:
         parse_read_options({"service.url": URL})
 
 
-@pytest.mark.parametrize(("pattern", "wrong"), [("a.*/b/c", "plain"), ("public/default/x(", "regular expression")])
-def test_a_pattern_names_one_namespace_and_is_a_regular_expression(pattern: str, wrong: str) -> None:
+@pytest.mark.parametrize(
+    ("pattern", "wrong"),
+    [
+        ("a.*/b/c", "the tenant plain"),
+        ("a/b", "want tenant/namespace/expression"),
+        ("public/default/x(", "regular expression"),
+        ("public/a(b/c)", "regular expression"),
+        ("public/a.*/b", r"give admin\.url"),
+    ],
+)
+def test_a_pattern_names_one_tenant_and_has_regular_expressions(pattern: str, wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
         parse_read_options({"service.url": URL, "topicsPattern": pattern})
+
+
+@pytest.mark.parametrize(
+    ("url", "admin_url", "wrong"),
+    [
+        (URL, "host:8080", "want the address of one broker"),
+        (URL, "http://user:secret@host:8080", "want the address of one broker"),
+        ("pulsar+ssl://b:6651", "http://host:8080", "not sent without TLS; use https"),
+    ],
+)
+def test_an_admin_url_is_checked_where_it_is_needed(url: str, admin_url: str, wrong: str) -> None:
+    given = {"service.url": url, "token": "t", "admin.url": admin_url}
+    assert parse_read_options({**given, "topicsPattern": "public/default/a.*"}).pattern is not None
+    with pytest.raises(ValueError, match=wrong):
+        parse_read_options({**given, "topicsPattern": "public/a.*/b"})
 
 
 def test_places_are_words_times_and_ids_by_topic() -> None:

@@ -51,7 +51,7 @@ class RefusedOption(ValueError):
 
 TAKEN: Final = (
     Foreign("subscribe", KAFKA, "topics", ""),
-    Foreign("subscribePattern", KAFKA, "topicsPattern", "one namespace: `tenant/namespace/expression`"),
+    Foreign("subscribePattern", KAFKA, "topicsPattern", "`tenant/namespace/expression`"),
     Foreign("startingTimestamp", KAFKA, "startingTime", ""),
     Foreign("endingTimestamp", KAFKA, "endingTime", ""),
     Foreign("maxOffsetsPerTrigger", KAFKA, "maxMessagesPerTrigger", ""),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
 from collections import UserDict
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -22,6 +21,7 @@ from penstock.core.names import TopicName
 from penstock.core.units import parse_bytes
 from penstock.spark.broken_values import CORRUPT, FAIL, FAILFAST, MODES, BrokenValues
 from penstock.spark.client import credentials, oauth2
+from penstock.spark.client.admin import check_url
 from penstock.spark.client.encryption import ACTIONS, PRIVATE_KEYS, Decryption, KeyFiles
 from penstock.spark.client.encryption import FAIL as FAIL_UNDECRYPTED
 from penstock.spark.client.endpoint import Endpoint, TlsOptions
@@ -29,6 +29,7 @@ from penstock.spark.client.message_id import MessageId, message_id_of
 from penstock.spark.client.reader import ReadOptions
 from penstock.spark.foreign_options import translated
 from penstock.spark.times import duration_ms, time_ms
+from penstock.spark.topic_patterns import TopicsPattern, pattern_of
 from penstock.wire.client.addresses import parse_service_url
 
 if TYPE_CHECKING:
@@ -56,7 +57,11 @@ CONNECTION_OPTIONS: Final = (
     Option(
         "service.url", "", "service URL of the brokers: `pulsar://host:6650`, `pulsar+ssl://a:6651,b:6651`; required"
     ),
-    Option("admin.url", "", "accepted for compatibility with other connectors, and not used"),
+    Option(
+        "admin.url",
+        "",
+        "admin URL of a broker, `http://host:8080`; used only to list the namespaces of a `topicsPattern`",
+    ),
     Option(
         "token",
         "",
@@ -91,8 +96,9 @@ READ_OPTIONS: Final = (
     Option(
         "topicsPattern",
         "",
-        "a regular expression for topics of one namespace: `public/default/orders-.*`; it leaves out topics with names "
-        "that Apache Pulsar keeps for itself, such as `__change_events`",
+        "a regular expression for topics: `public/default/orders-.*`; or one for namespaces, too, together with "
+        "`admin.url`: `shop/region-.*/orders`. It leaves out topics with names that Apache Pulsar keeps for itself, "
+        "such as `__change_events`",
     ),
     Option(
         "startingOffsets",
@@ -204,7 +210,6 @@ _AUTH_PARAMS: Final = {
 }
 _CLIENT_PREFIX: Final = "pulsar.client."
 _READER_PREFIX: Final = "pulsar.reader."
-_REGEX_SIGNS: Final = re.compile(r"[\\^$*+?{}\[\]|()]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +218,8 @@ class ReadSettings:
 
     endpoint: Endpoint
     topics: tuple[str, ...] = ()  # full names
-    pattern: str = ""  # of full names, without their scheme
+    pattern: TopicsPattern | None = None
+    admin_url: str = ""  # to list namespaces
     starting: Place | None = None
     ending: Place = LATEST
     messages_max: int | None = None
@@ -292,10 +298,17 @@ def parse_read_options(given: Mapping[str, str]) -> ReadSettings:
     topics, pattern = _topics(values)
     if values["predefinedSubscription"] and values["subscriptionPrefix"]:
         raise ValueError("options predefinedSubscription and subscriptionPrefix exclude each other: give one")
+    if pattern is not None and not pattern.has_one_namespace:
+        if not values["admin.url"]:
+            raise ValueError(
+                "option topicsPattern has an expression for namespaces: give admin.url, where they can be listed"
+            )
+        check_url(values["admin.url"], endpoint)
     return ReadSettings(
         endpoint=endpoint,
         topics=topics,
         pattern=pattern,
+        admin_url=values["admin.url"],
         starting=_place(values, "startingOffsets", "startingTime"),
         ending=_place(values, "endingOffsets", "endingTime") or LATEST,
         messages_max=values.maybe("maxMessagesPerTrigger"),
@@ -462,34 +475,19 @@ def _of_plugin(plugin: str, parameters: str, tls: TlsOptions) -> tuple[Credentia
     raise ValueError(f"option authPluginClassName: {plugin!r} is not one of token, {', '.join(_AUTH_PARAMS)}")
 
 
-def _topics(values: _Values) -> tuple[tuple[str, ...], str]:
+def _topics(values: _Values) -> tuple[tuple[str, ...], TopicsPattern | None]:
     """Return full topic names, or their pattern."""
     given = [name for name in ("topic", "topics", "topicsPattern") if values[name]]
     if len(given) != 1:
         found = f"not {' and '.join(given)} together" if given else "there is none"
         raise ValueError(f"give one of the options topic, topics and topicsPattern; {found}")
     if given == ["topicsPattern"]:
-        return (), _pattern(values["topicsPattern"])
+        return (), pattern_of(values["topicsPattern"])
     names = values.names("topics") if given == ["topics"] else [values["topic"]]
     try:
-        return tuple(dict.fromkeys(str(TopicName.parse(name)) for name in names)), ""
+        return tuple(dict.fromkeys(str(TopicName.parse(name)) for name in names)), None
     except InvalidTopicName as error:
         raise ValueError(f"option {given[0]}: {error}") from None
-
-
-def _pattern(text: str) -> str:
-    """Check a pattern `tenant/namespace/expression`; the namespace must be a plain name, because only one is listed."""
-    path = text.removeprefix("persistent://")
-    parts = path.split("/", 2)
-    if len(parts) == 1:
-        parts = ["public", "default", path]
-    if len(parts) != 3 or any(_REGEX_SIGNS.search(part) for part in parts[:2]):
-        raise ValueError(f"option topicsPattern is {text!r}; want tenant/namespace/expression, the first two plain")
-    try:
-        re.compile(parts[2])
-    except re.error as error:
-        raise ValueError(f"option topicsPattern: {parts[2]!r} is no regular expression: {error}") from None
-    return "/".join(parts)
 
 
 def _duration_s(values: _Values, name: str) -> float:

@@ -8,12 +8,12 @@ Where: the batch reader plans once; the stream reader keeps one planner, with it
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.names import NamespaceName, TopicName, parent_text
+from penstock.core.names import NamespaceName, TopicName
 from penstock.net.clock import SystemClock
 from penstock.spark.budgets import spend, spend_on_oldest
+from penstock.spark.client import admin
 from penstock.spark.client.cluster import Cluster
 from penstock.spark.client.errors import Refused
 from penstock.spark.client.ledgers import entries_in, segments_of
@@ -34,15 +34,11 @@ if TYPE_CHECKING:
     from penstock.spark.counting_meter import Pace, Published
     from penstock.spark.offsets import Segment
     from penstock.spark.options import Place, ReadSettings
+    from penstock.spark.topic_patterns import TopicsPattern
 
 
 # What fewer entries hold is guessed: they make no task by themselves, whatever it is.
 SAMPLED_ENTRIES_MIN: Final = 50
-# Topics that Apache Pulsar keeps for itself in every namespace. Older versions list them with the others.
-_PULSARS_OWN: Final = re.compile(
-    r".*/(__change_events|__transaction_buffer_snapshot(_segments|_indexes)?|[^/]*__transaction_pending_ack)"
-    r"|persistent://pulsar/system/(transaction_coordinator_assign|__transaction_log_).*"
-)
 
 
 class Planner:
@@ -67,8 +63,8 @@ class Planner:
 
     def partitions(self) -> list[str]:
         """Return the full names of all partitions to read. Raises Refused, TOPIC_NOT_FOUND, for a missing topic."""
-        if self.settings.pattern:
-            return self._matching()
+        if self.settings.pattern is not None:
+            return self._matching(self.settings.pattern)
         found: list[str] = []
         for partitions in self.cluster.partitions_of_all(self.settings.topics).values():
             if not isinstance(partitions, Refused):
@@ -98,15 +94,12 @@ class Planner:
         found = {topic: earliest_id(self.cluster, topic) for topic in topics}
         return {topic: place for topic, place in found.items() if place is not None}
 
-    def _matching(self) -> list[str]:
-        tenant, namespace, expression = self.settings.pattern.split("/", 2)
-        wanted = re.compile(expression)
-        prefix = f"persistent://{tenant}/{namespace}/"
-        return [
-            topic
-            for topic in self.cluster.topics(str(NamespaceName(tenant, namespace)))
-            if wanted.fullmatch(parent_text(topic).removeprefix(prefix)) and not _is_kept_by_pulsar(topic)
-        ]
+    def _matching(self, pattern: TopicsPattern) -> list[str]:
+        if pattern.has_one_namespace:
+            return pattern.topics(self.cluster.topics(str(NamespaceName(pattern.tenant, pattern.namespace))))
+        endpoint, url = self.settings.endpoint, self.settings.admin_url
+        names = self.cluster.insist(lambda: admin.namespaces(endpoint, url, pattern.tenant))
+        return pattern.topics(self.cluster.topics_of_all(pattern.namespaces(names)))
 
     def _resolved(self, place: Place | MessageId, topic: str, ends: Offsets) -> MessageId:
         if isinstance(place, MessageId):
@@ -214,8 +207,3 @@ class Planner:
 
 def _mentions_latest(place: Place) -> bool:
     return place == LATEST or (isinstance(place, dict) and LATEST in place.values())
-
-
-def _is_kept_by_pulsar(topic: str) -> bool:
-    """Whether a pattern leaves out a topic because of its name; with its name it can be read."""
-    return _PULSARS_OWN.fullmatch(parent_text(topic)) is not None

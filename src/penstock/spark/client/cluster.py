@@ -52,6 +52,8 @@ _PAUSE_MAX_S: Final = 2.0
 
 # Questions that are asked at once: they and their answers fit the buffers of sockets, so that nobody waits to write.
 AT_ONCE_MAX: Final = 256
+# Lists of topics are large, and take memory in the broker while they wait.
+LISTED_AT_ONCE_MAX: Final = 16
 
 
 class TopicSchema(NamedTuple):
@@ -110,10 +112,24 @@ class Cluster:
 
     def topics(self, namespace: str) -> list[str]:
         """Full names of the persistent topics of a namespace, partitions by their own names, sorted."""
-        name = NamespaceName.parse(namespace)
-        body = codec.CommandGetTopicsOfNamespace(namespace=str(name), request_id=0)
-        answer = self._ask(lambda connection: connection.request(body, what=f"listing the topics of {name}"))
-        return sorted(answer.topics)
+        return self.topics_of_all([namespace])
+
+    def topics_of_all(self, namespaces: Iterable[str]) -> list[str]:
+        """The same for several namespaces, some at a time. Raises Refused for the first that is refused."""
+        found: list[str] = []
+        for part in parts_of(namespaces, LISTED_AT_ONCE_MAX):
+            questions: dict[str, tuple[Body, str]] = {
+                name: (
+                    codec.CommandGetTopicsOfNamespace(namespace=str(NamespaceName.parse(name)), request_id=0),
+                    f"listing the topics of {name}",
+                )
+                for name in part
+            }
+            for answer in self.ask_all(questions).values():
+                if isinstance(answer, Refused):
+                    raise answer
+                found += sorted(answer.topics)
+        return found
 
     def schema(self, topic: str, version: bytes = b"") -> TopicSchema | None:
         """The schema of a topic, the newest unless one is named; None when there is none."""
