@@ -19,7 +19,7 @@ from penstock.processes.lease import (
     SUSPECT_NS,
     Lease,
 )
-from penstock.processes.restarts import Restarts
+from penstock.processes.restarts import FORGIVEN_S, Restarts
 
 SEEDS = int(os.environ.get("PENSTOCK_FAULT_SEEDS", "100"))
 
@@ -95,14 +95,40 @@ def test_a_start_takes_as_long_as_it_works_and_is_fenced_if_it_does_nothing_for_
     assert pass_time(lease, LOOK_EVERY_NS) is BrokerState.FENCED
 
 
-def test_a_broker_that_crashes_too_often_is_crash_looping_until_it_serves() -> None:
+def test_a_broker_that_crashes_too_often_gets_new_topics_when_it_has_served_for_a_minute() -> None:
+    lease = crash_looping()
+    lease.renew(BrokerState.READY)  # Its loop runs before it serves.
+    assert not ALLOWS[lease.state].lookups
+    assert pass_time(lease, START_IDLE_NS - LOOK_EVERY_NS) is BrokerState.CRASH_LOOPING
+    lease.ready()
+    assert pass_time(lease, 0) is BrokerState.PROVING
+    for _ in range(FORGIVEN_S - 1):
+        assert pass_time(lease, NS_PER_S) is BrokerState.PROVING
+        lease.renew(BrokerState.READY)
+    pass_time(lease, NS_PER_S)
+    lease.renew(BrokerState.READY)
+    assert lease.state is BrokerState.READY
+
+
+def test_time_in_which_a_broker_does_not_serve_proves_nothing() -> None:
+    lease = crash_looping()
+    lease.ready()
+    for _ in range(FORGIVEN_S):
+        lease.renew(BrokerState.SUSPECT)
+        pass_time(lease, NS_PER_S)
+    lease.renew(BrokerState.READY)
+    assert pass_time(lease, 0) is BrokerState.PROVING
+    assert pass_time(lease, SUSPECT_NS) is BrokerState.SUSPECT
+    lease.crashed(often=False)
+    lease.ready()
+    assert lease.state is BrokerState.READY
+
+
+def crash_looping() -> Lease:
     lease = ready()
     lease.crashed(often=True)
     lease.started()
-    lease.renew(BrokerState.READY)  # Its loop runs before it serves.
-    assert not ALLOWS[lease.state].lookups
-    lease.ready()
-    assert lease.state is BrokerState.READY
+    return lease
 
 
 def test_each_state_says_what_it_allows_and_only_ready_ones_get_topics() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
+import socket
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.core.deadline import DEADLINE_S
 from penstock.core.errors import ConfigurationError, ServiceNotReady
 from penstock.net.http_request import NoResponse
 from penstock.net.tls_context import TlsOptions, server_context
@@ -96,6 +99,47 @@ async def test_the_next_broker_is_asked_if_one_does_not_answer() -> None:
     async with web(OK) as (address, _):
         dead = WebAddress("127.0.0.1", 1, tls=False)
         assert await sent(admin_requests(dead, address), "GET", "/admin/v2/x") == (200, b"ok")
+
+
+@asynccontextmanager
+async def frozen() -> AsyncIterator[WebAddress]:
+    """A server that accepts connections, as the kernel does for a stopped process, and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield WebAddress("127.0.0.1", server.getsockname()[1], tls=False)
+
+
+async def test_of_two_brokers_one_that_is_frozen_costs_one_request_a_part_of_its_time() -> None:
+    async with frozen() as stopped, web(OK) as (address, seen):
+        requests = admin_requests(stopped, address)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        DEADLINE_S.set(began_s + 2.0)
+        assert await sent(requests, "GET", "/admin/v2/x") == (200, b"ok")
+        assert 1.8 <= loop.time() - began_s < 2.0
+        told = re.search(rb"x-penstock-within-ms: (\d+)\r\n", seen[0])
+        assert told is not None
+        assert 0 < int(told[1]) < 200
+        DEADLINE_S.set(loop.time() + 2.0)
+        began_s = loop.time()
+        assert await sent(requests, "GET", "/admin/v2/x") == (200, b"ok")
+        assert loop.time() - began_s < 1.0
+
+
+async def test_if_no_broker_answers_the_caller_is_told_before_it_gives_up() -> None:
+    async with frozen() as first, frozen() as second:
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + 1.0
+        DEADLINE_S.set(until_s)
+        with pytest.raises(ServiceNotReady, match=f"{second} did not answer within 0\\.1 s"):
+            await sent(admin_requests(first, second), "GET", "/admin/v2/x")
+        assert loop.time() < until_s
+
+
+async def test_a_caller_does_not_say_how_long_the_proxy_waits() -> None:
+    async with web(OK) as (address, seen):
+        async with admin_requests(address).sent("GET", "/x", [("X-Penstock-Within-Ms", "1")], b"") as response:
+            assert response.status == 200
+        assert re.findall(rb"(?i)x-penstock-within-ms: (\d+)", seen[0]) == [b"40500"]
 
 
 async def test_without_an_admin_url_the_setting_is_named() -> None:

@@ -158,7 +158,7 @@ class RequestMiddleware:
         from_peer = PEER in scope.get("state", ())
         FROM_PEER.set(from_peer)
         CALLER.set(NOBODY)  # A request that was sent behind another one begins in its context.
-        DEADLINE_S.set(asyncio.get_running_loop().time() + granted_s(_within(scope) if from_peer else None))
+        DEADLINE_S.set(asyncio.get_running_loop().time() + granted_s(_within(scope)))
         exempt = from_peer or scope["path"] in ALWAYS_ANSWERED
         with self._memory.charge() as charge:
             scope[CHARGE] = charge
@@ -307,7 +307,7 @@ def _has_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 def _within(scope: Scope) -> str | None:
-    """How long another broker waits, as it says."""
+    """How long another broker or a proxy waits, as it says."""
     wanted = WITHIN_HEADER.encode()
     return next((value.decode("latin-1") for name, value in scope["headers"] if name == wanted), None)
 

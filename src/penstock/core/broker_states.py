@@ -9,7 +9,7 @@ it as `Member.state`.
                   ┌──────────────────────── the process ended ─────────────────────────┐
                   ▼                                                                     │
     starting ─▶ ready ⇄ suspect ─▶ fenced (killed) ─▶ starting                          │
-                ready ⇄ read-only · full              crash-looping ─▶ ready            │
+                ready ⇄ read-only · full              crash-looping ─▶ proving ─▶ ready │
                 ready ─▶ draining ─▶ ended            (too many crashes; started again after longer and longer pauses)
 """
 
@@ -35,6 +35,7 @@ class BrokerState(Enum):
     FULL = "full"  # its disk has no room: as read-only, until there is room
     DRAINING = "draining"  # it finishes what it accepted, and ends
     CRASH_LOOPING = "crash-looping"  # it crashed again and again; it is started again after a pause
+    PROVING = "proving"  # it crashed again and again, and serves now, for less than a minute
     ENDED = "ended"  # an administrator stopped it; it is not started again
 
 
@@ -62,6 +63,8 @@ ALLOWS: Final[Mapping[BrokerState, Allows]] = {
     BrokerState.DRAINING: Allows(lookups=True, new_topics=False, serves=False, leased=False),
     BrokerState.CRASH_LOOPING: Allows(lookups=False, new_topics=False, serves=False, leased=False,
         problem="crashes again and again, and its topics are not served meanwhile: its log says why"),
+    BrokerState.PROVING: Allows(lookups=True, new_topics=False, serves=True, leased=True,
+        problem="crashed again and again, and serves now: it gets new topics when it has done so for a minute"),
     BrokerState.ENDED: Allows(lookups=False, new_topics=False, serves=False, leased=False,
         problem="was stopped, and its topics are not served; restart penstock"),
 }  # fmt: skip

@@ -4,8 +4,8 @@
 Why: a request may wait for this broker's loop, which waits for another broker, which waits for its own loop. If all had
 the same time, the outermost would give up first, and nobody would hear which one did not answer. So whoever waits for
 something gives it a part of the time that is left: inner deadlines are shorter than outer ones, whatever is nested.
-Where: `admin.middleware` begins a request; `admin.gateway` and `net.peers` wait inside. Another broker is told its time
-in a header, on connections of brokers only.
+Where: `admin.middleware` begins a request; `admin.gateway`, `net.peers` and `proxy.admin_requests` wait inside. Another
+broker is told its time in a header. Anybody may send it: it only makes the time shorter.
 
 Times are those of `loop.time()`, which is the same clock for all loops of a process.
 """
@@ -21,7 +21,7 @@ REQUEST_S: Final = 50.0
 INNER_RATIO: Final = 0.9
 # When the current request must be answered; None outside of requests.
 DEADLINE_S: Final[ContextVar[float | None]] = ContextVar("DEADLINE_S", default=None)
-# In a request of another broker: how long that one waits for the answer, in ms.
+# In a request of another broker or a proxy: how long that one waits for the answer, in ms.
 HEADER: Final = "x-penstock-within-ms"
 
 

@@ -13,6 +13,8 @@ Pure: the caller passes the time that has passed, and what it saw.
 - A busy broker is not a frozen one. What is frozen or waits for a lock uses no processor; silence counts in full only
   while the process does nothing. One that works and is silent has a minute: a huge turn of its loop ends, and one that
   does not is a loop without end.
+- A broker that crashed again and again is not trusted with new topics as soon as it starts: whatever made it crash may
+  come again with the next message. It serves what it has, and is ready when its crashes are forgotten.
 - A broker whose disk holds a write renews its lease, and says so. It is suspect, and never killed for that: the next
   process would wait for the same disk.
 """
@@ -23,6 +25,7 @@ from typing import Final
 
 from penstock.core.broker_states import ALLOWS, RENEW_EVERY_NS, SAID, BrokerState
 from penstock.core.units import NS_PER_S
+from penstock.processes.restarts import FORGIVEN_S
 
 # How often the supervisor looks. It is late itself if a look is later than twice that.
 LOOK_EVERY_NS: Final = NS_PER_S // 2
@@ -36,6 +39,7 @@ FENCED_NS: Final = 8 * NS_PER_S
 HUNG_NS: Final = 60 * NS_PER_S
 # A start reads the log in its loop, and may wait for a slow disk; only one that does nothing at all for so long hangs.
 START_IDLE_NS: Final = 60 * NS_PER_S
+PROVEN_NS: Final = FORGIVEN_S * NS_PER_S
 _STARTING: Final = frozenset({BrokerState.STARTING, BrokerState.CRASH_LOOPING})
 
 
@@ -46,6 +50,7 @@ class Lease:
         self.state = BrokerState.STARTING
         self._silent_ns = 0  # since it renewed last
         self._idle_ns = 0  # of these, while the process did nothing
+        self._unproven_ns = 0  # how long it must serve until it is trusted again
 
     def started(self) -> None:
         """A process is running, and starts."""
@@ -54,13 +59,13 @@ class Lease:
     def ready(self) -> None:
         """The process has started."""
         if self.state in _STARTING:
-            self._enter(BrokerState.READY)
+            self._enter(self._trusted(BrokerState.READY))
 
     def renew(self, state: BrokerState) -> None:
         """The broker says that it works, and which state it is in."""
         assert state in SAID, state
         if ALLOWS[self.state].leased:
-            self._enter(state)
+            self._enter(self._trusted(state))
 
     @property
     def is_doubtful(self) -> bool:
@@ -79,6 +84,8 @@ class Lease:
             self._idle_ns += elapsed_ns
         elif self.state in _STARTING:
             self._idle_ns = 0
+        if ALLOWS[self.state].serves:
+            self._unproven_ns = max(0, self._unproven_ns - elapsed_ns)
         self.state = self._state_by_time()
 
     def _state_by_time(self) -> BrokerState:
@@ -92,11 +99,15 @@ class Lease:
 
     def crashed(self, *, often: bool) -> None:
         """The process ended, and is started again; `often`: as so often lately."""
+        self._unproven_ns = PROVEN_NS if often else 0
         self._enter(BrokerState.CRASH_LOOPING if often else BrokerState.STARTING)
 
     def ended(self) -> None:
         """The process ended and is not started again."""
         self._enter(BrokerState.ENDED)
+
+    def _trusted(self, state: BrokerState) -> BrokerState:
+        return BrokerState.PROVING if state is BrokerState.READY and self._unproven_ns else state
 
     def _enter(self, state: BrokerState) -> None:
         self.state = state

@@ -11,6 +11,7 @@ import json
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.core.deadline import DEADLINE_S
 from penstock.core.errors import PenstockError
 from penstock.core.units import MIB
 from penstock.net.http_request import NoResponse
@@ -50,8 +51,10 @@ class AdminPolls:
         """Return a document, MISSING if nothing is there, None if it is empty. Raises NoAnswer."""
         own = self._identity.own
         headers = [("accept", "application/json"), *(own.http_headers() if own is not None else ())]
+        until_s = asyncio.get_running_loop().time() + ANSWER_S
+        outer = DEADLINE_S.set(until_s)
         try:
-            async with asyncio.timeout(ANSWER_S), self._requests.sent("GET", target, headers, b"") as response:
+            async with asyncio.timeout_at(until_s), self._requests.sent("GET", target, headers, b"") as response:
                 body = b""
                 async for piece in response.body:
                     body += piece
@@ -64,6 +67,8 @@ class AdminPolls:
         except (NoResponse, PenstockError, OSError, TimeoutError) as error:
             self.failures += 1
             raise NoAnswer(f"{target}: {str(error) or f'no answer within {ANSWER_S:g} s'}") from error
+        finally:
+            DEADLINE_S.reset(outer)
 
 
 def _document(target: str, status: int, body: bytes) -> Any:  # noqa: ANN401 - any JSON

@@ -7,6 +7,9 @@ Why not anywhere: the request carries credentials, of the proxy or of the caller
 A redirect leads only to a configured address, to a broker that lookups have named, or to one that the operator allows
 (`targets`), and never from HTTPS to HTTP. A redirect that is not followed is not shown to the caller, whose own client
 would follow it.
+
+A broker may be frozen: its port takes connections, and nothing answers. Each broker has a part of the time that is left
+for the request (`core.deadline`), and is told how much. One that did not answer is asked last from then on.
 Where: the routes of the proxy's admin port, on their thread's loop.
 """
 
@@ -18,8 +21,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.core.deadline import HEADER as WITHIN_HEADER
+from penstock.core.deadline import announced, inner_s
 from penstock.core.errors import ConfigurationError, PenstockError, ServiceNotReady
-from penstock.net.http_request import HEAD_BYTES_MAX, RESPONSE_S, NoResponse, Response, send
+from penstock.net.http_request import HEAD_BYTES_MAX, NoResponse, Response, send
 from penstock.proxy.targets import ALLOWED_BY
 from penstock.wire.client.addresses import host_with_port, parse_host_and_port, shortened
 
@@ -87,7 +92,7 @@ class AdminRequests:
 
         `tls` is for addresses with TLS.
         """
-        self._addresses = addresses
+        self._addresses = addresses  # those that did not answer are last
         self._ports = frozenset(address.port for address in addresses)
         self._targets = targets
         self._misled = ""  # what the log was told last: a broker may redirect all requests
@@ -105,22 +110,41 @@ class AdminRequests:
         """
         if not self._addresses:
             raise ServiceNotReady("this proxy does not know the admin port of its cluster: see brokerWebServiceURL")
-        headers = list(headers)
+        headers = [(name, value) for name, value in headers if name.lower() != WITHIN_HEADER]
         failure = NoResponse()
         for address in self._addresses:
             async with AsyncExitStack() as stack:
                 try:
-                    async with asyncio.timeout(RESPONSE_S):
-                        response = await self._followed(stack, address, method, target, headers, body)
+                    response = await self._answered(stack, address, method, target, headers, body)
                 except NoResponse as error:
                     failure = error
-                    continue
-                except TimeoutError:
-                    failure = NoResponse(f"it did not answer within {RESPONSE_S:g} s, or redirected meanwhile")
+                    self._ask_last(address)
                     continue
                 yield response
                 return
         raise ServiceNotReady(f"no broker of the cluster answers: {failure}") from failure
+
+    def _ask_last(self, address: WebAddress) -> None:
+        self._addresses = (*(one for one in self._addresses if one != address), address)
+
+    async def _answered(
+        self,
+        stack: AsyncExitStack,
+        address: WebAddress,
+        method: str,
+        target: str,
+        headers: list[tuple[str, str]],
+        body: bytes,
+    ) -> Response:
+        """As `_followed`, within a part of the time that is left. Raises NoResponse, BadRedirect."""
+        within_s = inner_s(asyncio.get_running_loop().time())
+        try:
+            async with asyncio.timeout(within_s):
+                return await self._followed(
+                    stack, address, method, target, [*headers, (WITHIN_HEADER, announced(within_s))], body
+                )
+        except TimeoutError as error:
+            raise NoResponse(f"{address} did not answer within {within_s:.1f} s, or redirected meanwhile") from error
 
     async def _followed(
         self,
