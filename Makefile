@@ -9,6 +9,8 @@ PY := .venv/bin/python
 SETUP := .venv/.setup
 DEMO := .venv/.demo
 DEMO_CORE := .venv/.demo-core
+# What changed since the setup is compiled once, not by each process that a test starts.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help
 help:  ## print the targets
@@ -48,11 +50,10 @@ check: $(SETUP)  ## lint, types, import contracts and documentation, as CI does
 	.venv/bin/lint-imports
 	$(PY) -m pytest --quiet tests/test_docs.py
 
-# Python may keep what it compiled: each process that a test starts would compile anew what changed since the setup.
+# One worker more than there are processors: some tests wait for processes.
 .PHONY: test
-test: export PYTHONDONTWRITEBYTECODE :=
 test: $(SETUP)  ## all tests but those of `make compat`
-	$(PY) -m pytest --numprocesses auto --dist loadgroup --ignore tests/compat tests
+	$(PY) -m pytest --numprocesses $$(($$(nproc) + 1)) --dist loadgroup --ignore tests/compat tests
 
 .PHONY: compat
 compat: $(SETUP)  ## public clients (Python, Java, Go, Node) against a real broker; PEER=pulsar: against Apache Pulsar; BROKERS=3: several; PROXY=1: through a proxy
@@ -81,7 +82,8 @@ jepsen: $(SETUP)  ## real brokers, a proxy and clients while processes, disks, c
 sim: $(SETUP)  ## simulations by seed: permits (SIM_CASES), the whole broker (SIM_SEEDS; SEED=123 repeats one), several (SIM_BROKERS_SEEDS), quotas (SIM_QUOTAS), advice (SIM_ADVISED_DAYS)
 	PENSTOCK_SIM_ADVISED_DAYS=$(or $(SIM_ADVISED_DAYS),100) PENSTOCK_SIM_CASES=$(or $(SIM_CASES),10000) PENSTOCK_SIM_SEEDS=$(or $(SIM_SEEDS),1000) \
 	  $(if $(SEED),PENSTOCK_SIM_SEED=$(SEED)) $(PY) -m pytest --quiet --numprocesses auto --timeout 3600 \
-	  tests/governance/test_permits_properties.py tests/governance/test_quota_advice.py tests/simulation \
+	  tests/governance/test_permits_properties.py tests/governance/test_request_memory_properties.py \
+	  tests/governance/test_quota_advice.py tests/simulation \
 	  tests/broker/test_administrators_at_once.py tests/broker/test_clients_at_once.py
 	PENSTOCK_SIM_SEEDS=$(or $(SIM_BROKERS_SEEDS),100) $(if $(SEED),PENSTOCK_SIM_SEED=$(SEED)) \
 	  $(PY) -m pytest --quiet --numprocesses auto --timeout 3600 tests/broker/test_administrators_of_brokers.py

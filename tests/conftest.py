@@ -25,6 +25,20 @@ settings.load_profile("patient")
 gc.disable()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let one worker run all tests that share a fixture of their module: each worker would make its own."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None and "module" in _scopes(item):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+def _scopes(item: pytest.Item) -> set[str]:
+    """The scopes of the fixtures of a test."""
+    assert isinstance(item, pytest.Function)
+    return {fixtures[-1].scope for fixtures in item._fixtureinfo.name2fixturedefs.values()}  # noqa: SLF001
+
+
 def pytest_collection_finish() -> None:
     """Collect what tests leave, and nothing older."""
     gc.freeze()

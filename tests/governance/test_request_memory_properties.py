@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What must always hold in request memory, whatever clients, disks and connections do (B1).
 
-One set of clients is driven twice: by Hypothesis, which shrinks what it finds, and by 10,000 seeded random histories,
-which are quick enough to run each time.
+One set of clients is driven twice: by Hypothesis, which shrinks what it finds, and by seeded random histories: 1,000
+each time, 10,000 in `make sim`.
 """
 
 from __future__ import annotations
 
+import os
 import random
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.governance.memory_pool import Lease
 
 FRAME_MAX = 20 * KIB
-HISTORIES = 10_000
+HISTORIES = int(os.environ.get("PENSTOCK_SIM_CASES", "1000"))
 STEPS = 40
 
 
@@ -241,7 +242,7 @@ def random_step(clients: Clients, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("tenth", range(10))
-def test_b1_ten_thousand_histories_keep_the_bound_the_books_the_order_and_nobody_waits_for_ever(tenth: int) -> None:
+def test_b1_random_histories_keep_the_bound_the_books_the_order_and_nobody_waits_for_ever(tenth: int) -> None:
     for seed in range(tenth * HISTORIES // 10, (tenth + 1) * HISTORIES // 10):
         chance = random.Random(seed)
         clients = Clients(

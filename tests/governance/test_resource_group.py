@@ -41,17 +41,17 @@ def test_the_rate_holds_within_a_burst() -> None:
     assert 10_000 <= passed_in(limiter(1_000), 10) <= 10_000 + 1_000 * BURST_NS // NS_PER_S + 1
 
 
-@pytest.mark.parametrize("rate", [1, 7, 20, 100, 1_000, 100_000])
-def test_a_timer_that_is_late_by_a_few_milliseconds_costs_no_rate(rate: int) -> None:
+@pytest.mark.parametrize(("rate", "seconds"), [(1, 100), (7, 100), (20, 100), (100, 100), (1_000, 100), (100_000, 10)])
+def test_a_timer_that_is_late_by_a_few_milliseconds_costs_no_rate(rate: int, seconds: int) -> None:
     one = limiter(rate)
     now_ns = count = 0
-    while now_ns < 100 * NS_PER_S:
+    while now_ns < seconds * NS_PER_S:
         if one.ready(now_ns):
             one.charge(1, 10, now_ns)
             count += 1
         else:
             now_ns += one.delay_ns(now_ns) + 7 * NS_PER_MS
-    assert 0.998 * 100 * rate - 1 <= count <= 100 * rate + rate * BURST_NS / NS_PER_S + 1
+    assert 0.998 * seconds * rate - 1 <= count <= seconds * rate + rate * BURST_NS / NS_PER_S + 1
 
 
 def test_batches_of_a_thousand_pass_at_one_message_a_second_on_average() -> None:
