@@ -27,6 +27,13 @@ COMMANDS: Final = {
     **dict.fromkeys(
         ("topics", "subscriptions", "namespaces", "tenants", "groups", "schemas", "brokers", "clusters"), "resources"
     ),
+    "produce": "produce",
+    "consume": "consume",
+    "tail": "consume",
+    "export": "consume",
+    "import": "produce",
+    "redrive": "redrive",
+    "copy": "redrive",
     "why": "why",
     "context": "context",
     "replay": "replay",

@@ -199,6 +199,12 @@ class Connection:
         assert request_id is not None
         self._answer(request_id, what)
 
+    def acknowledge_each(self, consumer: Consumer, positions: Iterable[Position]) -> None:
+        """Acknowledge these entries and no others, without waiting for an answer."""
+        self._protocol.acknowledge(consumer, positions)
+        with self._told:
+            self._client.flush()
+
     # -- everything else ---------------------------------------------------------------------------------------------
 
     def send(
