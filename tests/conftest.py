@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +24,12 @@ settings.load_profile("patient")
 # Nothing that collecting 12,000 tests makes is garbage. The collector would look through it again and again: for half
 # of the time of the collection, and for a quarter of that of the tests.
 gc.disable()
+
+
+def pytest_configure() -> None:
+    """Let programs that tests start be interrupted, also where this one was started to ignore it: by `nohup … &`."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # Ignoring is inherited, a handler is not.
+        signal.signal(signal.SIGINT, lambda *_: None)
 
 
 @pytest.hookimpl(tryfirst=True)

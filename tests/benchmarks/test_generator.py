@@ -188,8 +188,6 @@ def test_every_target_and_every_quick_load_names_a_load_that_is_measured() -> No
 
 
 def test_a_quick_run_drives_every_tool_against_a_real_broker(tmp_path: Path) -> None:
-    pytest.importorskip("penstock.app", reason="the broker is not there yet")
-
     run = subprocess.run(
         [sys.executable, "-m", "benchmarks.run", "--quick", "--results", tmp_path, "--scratch", tmp_path],
         cwd=REPOSITORY,

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from datetime import UTC, date, datetime, timedelta
 from random import Random
@@ -17,6 +16,7 @@ from examples.flight_demo.page.squares import level
 from examples.flight_demo.page.svg import tag, ticks, words
 from examples.flight_demo.report import Check
 from tests.examples.browser import browsing, find_browser
+from tests.needed import skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,10 +69,7 @@ def made_up(seed: int = 2013) -> Findings:
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     program = find_browser()
     if program is None:
-        sentence = "no Chromium on the PATH to look at the page with (on Debian: apt-get install chromium)"
-        if os.environ.get("REQUIRE_TOOLS"):
-            pytest.fail(sentence)
-        pytest.skip(sentence)
+        skip("there is no Chromium on the PATH to look at the page with: apt-get install chromium")
     with browsing(program, tmp_path_factory.mktemp("browser")) as page:
         yield page
 

@@ -24,7 +24,9 @@ _BELOW_BYTES: Final = 256
 _SIZE: Final = 4 * len(_NUMBERS) + _BELOW_BYTES
 
 CANNOT: Final = (
-    None if _COMPILER is not None else "there is no C compiler, and the library that lets a disk fail is written in C"
+    None
+    if _COMPILER is not None
+    else "there is no C compiler for the library that lets a disk fail: apt-get install gcc libc6-dev"
 )
 
 

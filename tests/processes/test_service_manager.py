@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,6 +19,7 @@ from penstock.processes.supervisor import CLOSE_S, KILL_AFTER_S, KILLED_S
 from penstock.proxy_app import HUNG_S, OTHERS_S
 from penstock.settings import load
 from penstock.testing.process import BrokerProcess, ProxyProcess
+from tests.needed import find_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -162,11 +162,8 @@ def test_who_is_watched(variables: dict[str, str], interval_s: float | None) -> 
 
 
 def systemd_analyze(*arguments: str) -> str:
-    if shutil.which("systemd-analyze") is None:
-        if os.environ.get("REQUIRE_TOOLS"):
-            pytest.fail("REQUIRE_TOOLS is set, and systemd-analyze is not installed")
-        pytest.skip("systemd-analyze is not installed")
-    done = subprocess.run(["systemd-analyze", *arguments], capture_output=True, text=True, check=False)
+    program = find_program("systemd-analyze", "systemd")
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from penstock.spark.accounting.findings import gather, jain
 from penstock.spark.accounting.schemas import arrow_schema
 from penstock.spark.accounting.store import open_store
 from tests.examples.browser import browsing, find_browser
+from tests.needed import skip
 from tests.spark.accounted import NOON, add, record
 
 if TYPE_CHECKING:
@@ -84,9 +84,7 @@ def report(tables: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     program = find_browser()
     if program is None:
-        if os.environ.get("REQUIRE_TOOLS"):
-            pytest.fail("no chromium on the PATH")
-        pytest.skip("no chromium on the PATH")
+        skip("there is no Chromium on the PATH to look at the report with: apt-get install chromium")
     with browsing(program, tmp_path_factory.mktemp("browser")) as page:
         yield page
 

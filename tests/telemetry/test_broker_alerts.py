@@ -20,7 +20,7 @@ import yaml
 
 from penstock.telemetry.instruments import INSTRUMENTS
 from penstock.telemetry.proxy_instruments import PROXY_INSTRUMENTS
-from tests.telemetry.prometheus_tools import find_tool
+from tests.needed import find_program
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -205,7 +205,7 @@ IDS: Final = [case.alert for _, case in ALL]
 
 @pytest.fixture(scope="module")
 def promtool() -> str:
-    return find_tool("promtool")
+    return find_program("promtool", "prometheus")
 
 
 def rules_of(name: str) -> Any:  # noqa: ANN401 -- YAML

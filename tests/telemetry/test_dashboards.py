@@ -26,8 +26,8 @@ from benchmarks.quotas import GROUP, produce, set_up
 from penstock.telemetry.instruments import INSTRUMENTS
 from penstock.telemetry.proxy_instruments import PROXY_INSTRUMENTS
 from penstock.testing.process import ProxyProcess
+from tests.needed import find_program
 from tests.processes.cluster import Cluster, free_ports, until
-from tests.telemetry.prometheus_tools import find_tool
 from tools.dashboard_panels import DASHBOARDS
 from tools.dashboards import FOLDER, limited, rendered
 
@@ -88,7 +88,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
 
     A proxy before them has a client, too.
     """
-    program = find_tool("prometheus")
+    program = find_program("prometheus", "prometheus")
     where = tmp_path_factory.mktemp("dashboards")
     (where / "broker.conf").write_text(SETTINGS, encoding="utf-8")
     with contextlib.ExitStack() as stack:
