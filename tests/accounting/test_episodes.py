@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from penstock.accounting.episodes import GOES_ON_NS, NS_PER_S, QUIET_NS, Episodes, Slowed
 
-ONE = Slowed("topic-publish-rate", topic="t")
+ONE = Slowed("publish-rate", topic="t")
 
 
 def test_a_thousand_waits_a_second_for_ten_seconds_are_one_beginning_and_one_end() -> None:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -11,14 +13,13 @@ import pytest
 from penstock.core.names import TopicName
 from penstock.core.system_topics import DECISION_TOPIC
 from penstock.governance.adaptive_throttle import Kind, Pressures, ThrottleDecision
+from penstock.governance.holds import HoldKind
 from penstock.records.decisions import _OF_THROTTLE
 from penstock.testing.client import Type, frame
 from tests.broker.usage import records_of
 from tests.net.harness import SMALL, TOPIC, Client, running, topic_of, until
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from penstock.broker.records.limiters_seen import BrokerLimitersSeen
     from penstock.records.decisions import DecisionRecords
     from tests.net.harness import Harness
@@ -66,7 +67,7 @@ async def test_a_publish_rate_that_slows_a_topic_is_one_episode(tmp_path: Path) 
 
         begun, ended = await recorded(harness, 2)
 
-        assert (begun["kind"], begun["limiter"], begun["topic"]) == ("begun", "topic-publish-rate", TOPIC)
+        assert (begun["kind"], begun["limiter"], begun["topic"]) == ("begun", "publish-rate", TOPIC)
         assert (begun["tenant"], begun["namespace"]) == ("public", "public/default")
         assert (ended["kind"], ended["since_ms"]) == ("ended", begun["since_ms"])
         assert ended["times"] == topic_of(harness).publish_limited_times
@@ -225,5 +226,13 @@ async def test_a_group_in_debt_is_an_episode(tmp_path: Path) -> None:
         begun, ended = await recorded(harness, 2)
 
         assert (begun["kind"], ended["kind"]) == ("begun", "ended")
-        assert (ended["limiter"], ended["resource_group"]) == ("resource-group-publish", "gold")
+        assert (ended["limiter"], ended["resource_group"]) == ("group-quota", "gold")
+        assert ended["reason"] == "the group's publish share is used up"
         assert 3_000 < ended["held_ms"] < 6_000
+
+
+def test_limiters_have_the_names_of_holds() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "records.md").read_text()
+    rows = text.partition("| limiter | whom |")[2].partition("\n\n")[0].splitlines()[2:]
+    limiters = {name for row in rows for name in re.findall(r"`([a-z-]+)`", row.split("|")[1])}
+    assert limiters - {kind.value for kind in HoldKind} == {"bounds"}

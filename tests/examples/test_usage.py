@@ -115,5 +115,5 @@ def test_the_official_client_reads_who_was_slowed() -> None:
         record = consumer.receive(timeout_millis=20_000).value()
         client.close()
 
-    assert (record["kind"], record["limiter"], record["topic"]) == ("begun", "topic-publish-rate", TOPIC)
+    assert (record["kind"], record["limiter"], record["topic"]) == ("begun", "publish-rate", TOPIC)
     assert record["times"] > 0

@@ -164,7 +164,7 @@ def test_a_group_in_debt_is_an_episode_and_its_usage_is_recorded(broker: BrokerP
             for topic, schema in ((DECISION_TOPIC, DECISION.schema), (USAGE_TOPIC, USAGE.schema))
         )
         try:
-            begun = decisions.until(lambda one: one["limiter"] == "resource-group-publish")
+            begun = decisions.until(lambda one: one["limiter"] == "group-quota")
             assert (begun["broker"], begun["kind"], begun["resource_group"]) == ("proxy-front", "begun", "slow")
             used = usage.until(lambda one: one["scope"] == "group" and one["published_messages"] == 150)
             assert used["resource_groups"] == ["slow"]

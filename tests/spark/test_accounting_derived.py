@@ -47,7 +47,7 @@ def decision(sequence: int, kind: str, **given: object) -> dict[str, Any]:
         "sequence": sequence,
         "time_ms": NOON + 1_000 * sequence,
         "kind": kind,
-        "limiter": "resource-group-publish",
+        "limiter": "group-quota",
         "resource_group": "gold",
         "before": None,
         "after": None,

@@ -55,7 +55,7 @@ def make_tables(tables: Path) -> None:
     made = {
         EPISODES: [
             row_of(EPISODES, since=AT + timedelta(minutes=number), until=AT + timedelta(minutes=number, seconds=30),
-                   ended=True, limiter="resource-group-publish", resource_group="paid", times=3, held_ms=9_000)
+                   ended=True, limiter="group-quota", resource_group="paid", times=3, held_ms=9_000)
             for number in range(10)
         ],
         NOISY_NEIGHBOURS: [row_of(NOISY_NEIGHBOURS, topic=HOSTILE, resource_group="paid", minutes=3, part=0.9)],

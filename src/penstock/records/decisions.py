@@ -22,6 +22,7 @@ from penstock.core.errors import PenstockError
 from penstock.core.units import KIB, MIB, NS_PER_S
 from penstock.governance.adaptive_controller import GROUP
 from penstock.governance.budget import Row
+from penstock.governance.holds import HoldKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -132,7 +133,7 @@ class DecisionRecords:
         of_messages = decision.rate_messages is not None or decision.rate_bytes is None
         self.record(
             kind=kind,
-            limiter="adaptive-publish-throttle",
+            limiter=HoldKind.ADAPTIVE_RATE.value,
             reason=reason,
             **about,
             unit="messages/s" if of_messages else "bytes/s",

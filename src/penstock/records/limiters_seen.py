@@ -15,6 +15,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.accounting.episodes import EPISODES_MAX, Slowed
+from penstock.governance.holds import HoldKind
 from penstock.governance.muting import MuteReason
 from penstock.wire.codec import BaseCommand
 
@@ -124,8 +125,8 @@ class LimitersSeen:
     def _look_at_group(self, look: Look, name: str, traffic: str, limited_ns: int) -> None:
         held_ns = limited_ns - self._limited_ns.get((name, traffic), 0)
         if held_ns > 0:
-            why = "the group's share is used up"
-            look.add(Slowed(f"resource-group-{traffic}", why, resource_group=name), 1, held_ns)
+            why = f"the group's {traffic} share is used up"
+            look.add(Slowed(HoldKind.GROUP_QUOTA.value, why, resource_group=name), 1, held_ns)
 
     def _look_at_listings(self, look: Look, memory: str, seen: PermitSnapshot) -> None:
         for reason, total in (
@@ -136,7 +137,7 @@ class LimitersSeen:
             more = total - self._refused.get((memory, reason), 0)
             self._refused[memory, reason] = total
             if more:
-                look.add(Slowed("topic-list-memory", f"{memory} memory: {reason}", refuses=True), more)
+                look.add(Slowed(HoldKind.TOPIC_LIST_MEMORY.value, f"{memory} memory: {reason}", refuses=True), more)
 
 
 def portions(rows: Sequence[T]) -> Iterable[Sequence[T]]:

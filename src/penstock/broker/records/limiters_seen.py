@@ -54,13 +54,13 @@ class BrokerLimitersSeen(LimitersSeen):
             look.add(who, times - times_before, limited_ns - ns_before)
 
 
-_OF_BROKER_RATE: Final = Slowed("broker-publish-rate", "the broker's publish rate is used up")
+_OF_BROKER_RATE: Final = Slowed(HoldKind.PUBLISH_RATE.value, "the broker's publish rate is used up")
 
 
 def _of_topic(text: str) -> Slowed:
     tenant, namespace = text.partition("://")[2].split("/", 2)[:2]
     return Slowed(
-        "topic-publish-rate",
+        HoldKind.PUBLISH_RATE.value,
         "the topic's publish rate is used up",
         tenant=tenant,
         namespace=f"{tenant}/{namespace}",
