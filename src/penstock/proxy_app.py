@@ -237,7 +237,7 @@ async def start(settings: Settings, turns: LoopTurns, stack: contextlib.AsyncExi
         upstreams=upstreams,
         listings=Listings(listings, upstreams, clock, loop),
         groups=groups,
-        held=HeldMemory(connections.memory, clock, loop),
+        held=HeldMemory(connections.memory, clock),
         permit_steps=PermitSteps(clock, loop),
         published=published,
         targets=targets,

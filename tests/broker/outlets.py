@@ -266,12 +266,12 @@ class Room:
     def outbound(self) -> Room:
         return self
 
-    def start_read(self, holders: Iterable[Holder], bytes_max: int) -> Reading:
+    def charge_read(self, holders: Iterable[Holder], bytes_max: int) -> Reading:
         assert list(holders)
         self.taken_bytes += bytes_max
         return Reading(bytes_max, in_turn=False)
 
-    def end_read(self, reading: Reading) -> None:
+    def release_read(self, reading: Reading) -> None:
         self.taken_bytes -= reading.nbytes
 
     def outbound_freed(self) -> None:

@@ -71,7 +71,7 @@ def books_agree(harness: Harness) -> bool:
         if isinstance(delivery, Shared):
             owed = sum(len(consumer.pending_acks) for consumer in delivery.consumers)
             assert delivery._pending == owed  # noqa: SLF001 - counted along, and counted anew
-            assert delivery._charged_bytes == delivery.held_bytes()  # noqa: SLF001
+            assert delivery._charge.charged_bytes == delivery.held_bytes()  # noqa: SLF001
     return True
 
 

@@ -138,12 +138,12 @@ class BooksAgree(RuleBasedStateMachine):
 
     @rule(members=st.sets(st.integers(0, 5), min_size=1))
     def read(self, members: set[int]) -> None:
-        self.readings.append(self.books.start_read([self.peers[at] for at in members], 300 * KIB))
+        self.readings.append(self.books.charge_read([self.peers[at] for at in members], 300 * KIB))
 
     @precondition(lambda self: self.readings)
     @rule()
     def come_back(self) -> None:
-        self.books.end_read(self.readings.pop(0))
+        self.books.release_read(self.readings.pop(0))
 
     @rule()
     def grant(self) -> None:
@@ -174,7 +174,7 @@ class BooksAgree(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for reading in self.readings:
-            self.books.end_read(reading)
+            self.books.release_read(reading)
         for peer in self.peers:
             self.books.release(peer.out_bytes)
             self.books.forget(peer)

@@ -170,7 +170,7 @@ async def proxied(
         upstreams=upstreams,
         listings=Listings(limiter, upstreams, clock, loop),
         groups=ProxyGroups(clock, loop),
-        held=HeldMemory(connections.memory, clock, loop),
+        held=HeldMemory(connections.memory, clock),
         permit_steps=PermitSteps(clock, loop),
         targets=Targets(AllowedTargets(), (address,), tls=address.tls),
         release=connections.release,

@@ -117,7 +117,7 @@ class World:
             published=self.published,
             usage=None,
             groups=self.groups,
-            held=HeldMemory(self.request_memory, self.clock, loop),
+            held=HeldMemory(self.request_memory, self.clock),
             release=self.request_memory.release,
             sessions_memory=self.sessions,
         )

@@ -335,7 +335,7 @@ class Broker:
             self.tail_cache,
             release=connections.release,
             recorded=self.deduplication.recorded,
-            held=HeldMemory(connections.memory, clock, loop),
+            held=HeldMemory(connections.memory, clock),
         )
         self.long_keys = LongKeys(loop)
         self.memory_waits = MemoryWaits(loop)

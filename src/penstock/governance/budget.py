@@ -6,19 +6,23 @@ has is bounded by nobody. `ROWS` is the one table. Configuration divides the mem
 the throttle and the documentation iterate the rows. A new row is one row of the table, and `budget.row(NAME)` in the
 part that charges it.
 
-How it is charged: `try_charge` before something is made that may be refused, `charge` for what exists already,
-`release` when it ends. Parts with rules of their own (who waits, who goes first) are rows themselves, such as
-`CommandMemory` and `Outbound`, or have one.
+How it is charged: `try_charge` before something is made that may be refused (`charge_for` refuses in words), `charge`
+for what exists already, `release` when it ends. An owner whose size changes has a `Charge`, and calls `recharge`. Parts
+with rules of their own (who waits, who goes first) are rows themselves, such as `CommandMemory` and `Outbound`, or have
+one. `tests/test_budget_words.py` knows no other words.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
+from penstock.core.errors import ServiceNotReady
 from penstock.core.units import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from penstock.core.errors import PenstockError
 
 # No row grows beyond this by itself. More than 64 MiB of requests in flight only makes them wait longer in memory
 # instead of in the sockets; an operator who knows better sets the row's key.
@@ -27,6 +31,7 @@ ROW_BYTES_MAX: Final = 64 * MIB
 
 # The setting of all memory, which raises rows that have none of their own.
 MEMORY_LIMIT: Final = "memoryLimitMB"
+_INSTEAD: Final = "try again when others are closed"
 
 
 class RowShare(NamedTuple):
@@ -104,7 +109,7 @@ def owner_and_key(row: BudgetRow) -> tuple[str, str]:
     return (row.name, MEMORY_LIMIT) if share is None else (share.owner, share.key or MEMORY_LIMIT)
 
 
-def refusal(row: BudgetRow, what: str, nbytes: int, *, instead: str = "try again when others are closed") -> str:
+def refusal(row: BudgetRow, what: str, nbytes: int, *, instead: str = _INSTEAD) -> str:
     """Return the sentence for a client that `row` has no room for: what it asked for, who has it, what to do."""
     owner, key = owner_and_key(row)
     return (
@@ -143,14 +148,27 @@ class Row:
         """Bytes left; negative after `charge` has exceeded the limit."""
         return self.limit_bytes - self.used_bytes
 
-    def try_charge(self, nbytes: int) -> bool:
-        """Charge `nbytes` if they fit; otherwise count a refusal and return False."""
-        if nbytes > self.limit_bytes - self.used_bytes:
+    def try_charge(self, nbytes: int, leave_bytes: int = 0) -> bool:
+        """Charge `nbytes` if they fit and leave this much to others; otherwise count a refusal and return False."""
+        if nbytes > self.limit_bytes - self.used_bytes - leave_bytes:
             self.refused_total += 1
             self.refused_bytes = nbytes
             return False
         self.used_bytes += nbytes
         return True
+
+    def charge_for(
+        self,
+        what: str,
+        nbytes: int,
+        *,
+        leave_bytes: int = 0,
+        instead: str = _INSTEAD,
+        error: type[PenstockError] = ServiceNotReady,
+    ) -> None:
+        """Charge as `try_charge`; if the bytes do not fit, raise `error`, which says what to do `instead`."""
+        if not self.try_charge(nbytes, leave_bytes):
+            raise error(refusal(self, what, nbytes, instead=instead))
 
     def charge(self, nbytes: int) -> None:
         """Charge `nbytes` even if they do not fit: for what exists already, such as stored state."""
@@ -160,6 +178,42 @@ class Row:
         """Release `nbytes` that were charged before."""
         self.used_bytes -= nbytes
         assert self.used_bytes >= 0, f"more was released of row {self.name} than was charged"
+
+
+class Charge:
+    """What one owner has in a row, however often its size changes; released once, whichever way it ends.
+
+    Attributes:
+        charged_bytes: of the row, for this owner.
+    """
+
+    __slots__ = ("charged_bytes", "row")
+
+    def __init__(self, row: Row) -> None:
+        self.row = row
+        self.charged_bytes = 0
+
+    def charge(self, nbytes: int) -> None:
+        """Charge `nbytes` more even if they do not fit."""
+        self.recharge(self.charged_bytes + nbytes)
+
+    def recharge(self, nbytes: int) -> None:
+        """Set the charge to `nbytes`, even if they do not fit."""
+        more, self.charged_bytes = nbytes - self.charged_bytes, nbytes
+        self.row.charge(more) if more >= 0 else self.row.release(-more)
+
+    def recharge_for(self, what: str, nbytes: int) -> None:
+        """Set the charge to `nbytes`. Raises ServiceNotReady if there is no room for more."""
+        more = nbytes - self.charged_bytes
+        if more > 0:
+            self.row.charge_for(what, more)
+            self.charged_bytes = nbytes
+        else:
+            self.recharge(nbytes)
+
+    def release(self) -> None:
+        """Release everything. May be called again."""
+        self.recharge(0)
 
 
 R = TypeVar("R", bound=BudgetRow)

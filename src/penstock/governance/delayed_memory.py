@@ -46,7 +46,8 @@ class DelayedMemory(Row):
 
     def recharge(self, index: Charged, size_bytes: int) -> None:
         """Charge one index for `size_bytes` in all."""
-        self.used_bytes += size_bytes - index.charged_bytes
+        self.release(index.charged_bytes)
+        self.charge(size_bytes)
         index.charged_bytes = size_bytes
         if size_bytes:
             self._indexes.setdefault(index)

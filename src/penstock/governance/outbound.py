@@ -16,7 +16,7 @@ Theory of operation
     Turns.    The free bytes can be fewer than one entry. So there is a reserve, the size of the largest entry. One
               connection at a time uses it: one without unsent bytes, in the order in which they began to wait. Its turn
               ends when its client has received everything, or when nothing was sent to it.
-    Reads.    A read of the log takes its room when it starts, and releases it when its entries are queued.
+    Reads.    A read of the log is charged when it starts, and released when its entries are queued.
     Stuck.    A client that reads nothing while others wait for long is closed. The client with the turn is also closed
               if it is too slow (`overdue`). Its unacknowledged messages are redelivered.
 
@@ -72,7 +72,7 @@ class Holder(Protocol):
 
 
 class Reading(NamedTuple):
-    """Room taken by one read of the log."""
+    """What is charged for one read of the log."""
 
     nbytes: int
     in_turn: bool  # whether it uses the reserve
@@ -128,8 +128,8 @@ class Outbound(Row, Generic[H]):
 
     # -- reads of the log ---------------------------------------------------------------------------------------------
 
-    def start_read(self, holders: Iterable[Holder], bytes_max: int) -> Reading:
-        """Take room for a read of the log for these connections: usually at most half of the free bytes."""
+    def charge_read(self, holders: Iterable[Holder], bytes_max: int) -> Reading:
+        """Charge a read of the log for these connections: usually at most half of the free bytes."""
         holders = set(holders)
         wanted_bytes = max(holder.wanted_bytes for holder in holders)
         turn = self._turn
@@ -141,11 +141,11 @@ class Outbound(Row, Generic[H]):
             free_bytes = self.free_bytes
             room_bytes = sum(map(self.room_bytes, holders))
             nbytes = max(0, min(max(min(bytes_max, free_bytes // 2), wanted_bytes), room_bytes, free_bytes))
-        self.used_bytes += nbytes
+        self.charge(nbytes)
         return Reading(nbytes, in_turn)
 
-    def end_read(self, reading: Reading) -> None:
-        """Release the room of a read whose entries are about to be queued, or are not needed."""
+    def release_read(self, reading: Reading) -> None:
+        """Release the charge of a read whose entries are about to be queued, or are not needed."""
         self.release(reading.nbytes)
         if reading.in_turn:
             self._turn_reading_bytes -= reading.nbytes

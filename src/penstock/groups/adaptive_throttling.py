@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 from penstock.core.units import NS_PER_MS, NS_PER_S
 from penstock.governance.adaptive_controller import GROUP, ThrottleController
 from penstock.governance.adaptive_throttle import Seen, Throttle, ThrottleOptions, Watermarks
+from penstock.governance.budget import Charge
 from penstock.governance.resource_group import Amount
 from penstock.groups.adaptive_publish import AdaptivePayer, AdaptiveTopic
 from penstock.groups.throttle_log import ThrottleLog
@@ -150,8 +151,7 @@ class AdaptiveThrottling(Generic[TopicT]):
         self._topics = topics
         self._changed = changed
         self._backlogs = backlogs
-        self._row = row
-        self._charged_bytes = 0
+        self._states = Charge(row)
         self._clock = clock
         self._loop = loop
         self._log = ThrottleLog()
@@ -184,13 +184,11 @@ class AdaptiveThrottling(Generic[TopicT]):
         for handle in (self._turn_handle, self._follow_handle):
             if handle is not None:
                 handle.cancel()
-        self._charge(-self._charged_bytes)
+        self._states.release()
 
     def _charge(self, nbytes: int) -> None:
         """Charge the states of topics, or release them. What is released when all stops is not released again."""
-        nbytes = max(nbytes, -self._charged_bytes)
-        self._charged_bytes += nbytes
-        self._row.charge(nbytes) if nbytes >= 0 else self._row.release(-nbytes)
+        self._states.recharge(max(0, self._states.charged_bytes + nbytes))
 
     def options_changed(self) -> None:
         """Apply changed settings. If nothing is to be enforced any more, all limits are lifted now (A10)."""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much request memory may hold SENDs that wait for a resource group.
+"""How much request memory holds SENDs that wait for a limit, and how much may: of all connections, and of one.
 
-Where: the broker has one; `held_sends` counts what each connection holds.
+Why no row: what is held stays charged to request memory, and bytes are charged once.
+Where: brokers and proxies have one; each connection that holds SENDs charges its own part of it.
 """
 
 from __future__ import annotations
@@ -9,8 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    import asyncio
-
     from penstock.core.clock import Clock
     from penstock.governance.request_memory import RequestMemory
 
@@ -22,30 +21,49 @@ _PART_OF_ONE: Final = 8
 
 
 class HeldMemory:
-    """How much all connections hold, and how much they may."""
+    """What all connections hold, or one of them."""
 
-    __slots__ = ("bytes", "clock", "loop", "memory", "sends")
+    __slots__ = ("_part", "bytes", "clock", "of_all", "requests", "sends")
 
-    def __init__(self, memory: RequestMemory, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
-        self.memory = memory
+    def __init__(self, requests: RequestMemory, clock: Clock, of_all: HeldMemory | None = None) -> None:
+        """Args: of_all: what all connections hold; None: this is it."""
+        self.requests = requests
         self.clock = clock
-        self.loop = loop
+        self.of_all = of_all or self
+        self._part = _PART_OF_ALL if of_all is None else _PART_OF_ONE
         self.bytes = 0
         self.sends = 0
 
+    def of_connection(self) -> HeldMemory:
+        """Return the part of a connection, which holds nothing yet."""
+        return HeldMemory(self.requests, self.clock, self)
+
+    def charge(self, nbytes: int, sends: int) -> None:
+        """Hold this much more."""
+        self.bytes += nbytes
+        self.sends += sends
+        if self.of_all is not self:
+            self.of_all.charge(nbytes, sends)
+
+    def release(self, nbytes: int, sends: int) -> None:
+        """Hold this much less."""
+        self.charge(-nbytes, -sends)
+
     @property
     def full(self) -> bool:
-        """Whether connections stand still at once that would hold more."""
-        memory = self.memory
-        return self.bytes * _PART_OF_ALL >= memory.size or self.sends * _PART_OF_ALL >= memory.requests_max
+        """Whether whoever would hold more stands still."""
+        return self._is(self._part)
+
+    @property
+    def half_full(self) -> bool:
+        """Whether half of it is held."""
+        return self._is(2 * self._part)
 
     @property
     def overfull(self) -> bool:
         """Whether not even what was read already can be held."""
-        memory = self.memory
-        return self.bytes * _PART_AT_MOST >= memory.size or self.sends * _PART_AT_MOST >= memory.requests_max
+        return self._is(_PART_AT_MOST)
 
-    def full_for_one(self, nbytes: int, sends: int) -> bool:
-        """Whether one connection holds all that it may."""
-        memory = self.memory
-        return nbytes * _PART_OF_ONE >= memory.size or sends * _PART_OF_ONE >= memory.requests_max
+    def _is(self, part: int) -> bool:
+        """Whether it holds this part of request memory, or of the number of requests."""
+        return self.bytes * part >= self.requests.size or self.sends * part >= self.requests.requests_max

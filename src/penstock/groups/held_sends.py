@@ -66,7 +66,7 @@ class HeldProducer:
         self._count(len(run.offsets), _messages(run, 0, len(run.offsets)), sum(run.lengths))
         if self.line is not None:
             self.line.limiter.arrived(len(run.offsets), self.of.now_ns())
-        self.of.count(lease.size_bytes, len(run.offsets))
+        self.of.memory.charge(lease.size_bytes, len(run.offsets))
 
     def go(self, messages: int | None, nbytes: int | None) -> tuple[int, int]:
         """See `Waiter.go`."""
@@ -101,7 +101,7 @@ class HeldProducer:
             self._next_row = stop
             part = self.of.pick(run, range(start, stop))
             part_lease = self.of.split(lease, min(lease.size_bytes, part.charged_bytes), stop - start)
-        self.of.count(-part_lease.size_bytes, start - stop)
+        self.of.memory.release(part_lease.size_bytes, stop - start)
         before = (self.producer.messages_in, self.producer.bytes_in)
         self.of.submit(part, part_lease)
         return self.producer.messages_in - before[0], self.producer.bytes_in - before[1]
@@ -113,7 +113,7 @@ class HeldProducer:
         for _, lease in self._runs:
             nbytes += lease.size_bytes
             self.of.release(lease)
-        self.of.count(-nbytes, -self.rows)
+        self.of.memory.release(nbytes, self.rows)
         self._runs.clear()
         self._count(-self.rows, -self.amount.messages, -self.amount.bytes)
         after, self.after = self.after, []
@@ -154,13 +154,11 @@ class HeldSends:
     """All that one connection holds."""
 
     __slots__ = (
-        "_bytes",
-        "_memory",
         "_mislabelled",
         "_muted_for",
         "_producers",
         "_release",
-        "_sends",
+        "memory",
         "pick",
         "session",
         "submit",
@@ -192,14 +190,12 @@ class HeldSends:
         self.pick = pick
         self._release = release
         self._mislabelled = mislabelled
-        self._memory = memory
+        self.memory = memory.of_connection()
         self._producers: dict[int, HeldProducer] = {}  # by producer id
-        self._bytes = 0
-        self._sends = 0
         self._muted_for: tuple[MuteReason, str] | None = None  # and whose
 
     def now_ns(self) -> int:
-        return self._memory.clock.monotonic_ns()
+        return self.memory.clock.monotonic_ns()
 
     # -- a run arrives
 
@@ -224,7 +220,7 @@ class HeldSends:
         waiting = self._rows_that_wait(run, limited)
         if not waiting:
             return run
-        if self._memory.overfull and not lease.reserved_bytes:
+        if self.memory.of_all.overfull and not lease.reserved_bytes:
             # To let it pass would be a way around the limit, and to hold it would take the memory of others.
             self.session.connection.close("no memory is left to hold what exceeds a limit; send it again later")
             return None
@@ -240,7 +236,7 @@ class HeldSends:
                 part = self.pick(run, rows)
                 held.hold(part, self.split(lease, min(lease.size_bytes, part.charged_bytes), len(rows)))
                 held_rows.update(rows)
-        self._mute_if_full(at_once=self._memory.full or not holds)
+        self._mute_if_full(at_once=self.memory.of_all.full or not holds)
         if len(held_rows) == len(producer_ids):
             return None
         return self.pick(run, [row for row in range(len(producer_ids)) if row not in held_rows]) if held_rows else run
@@ -250,7 +246,7 @@ class HeldSends:
 
         Otherwise the first SENDs of each new connection would pass.
         """
-        if self._memory.full and blocker(producer.topic, self.now_ns()) is not None:
+        if self.memory.of_all.full and blocker(producer.topic, self.now_ns()) is not None:
             held = self._producers[producer.producer_id] = HeldProducer(self, producer)
             self._begin_to_wait(held)
             self._mute_if_full(at_once=True)
@@ -356,21 +352,14 @@ class HeldSends:
         """All producers that wait."""
         return self._producers.values()
 
-    def count(self, nbytes: int, sends: int) -> None:
-        """Count what is held more, or less."""
-        self._bytes += nbytes
-        self._sends += sends
-        self._memory.bytes += nbytes
-        self._memory.sends += sends
-
     def split(self, lease: Lease, nbytes: int, requests: int) -> Lease:
-        return self._memory.memory.split(lease, nbytes, min(requests, lease.requests))
+        return self.memory.requests.split(lease, nbytes, min(requests, lease.requests))
 
     def release(self, lease: Lease) -> None:
         self._release(lease)
 
     def _mute_if_full(self, *, at_once: bool) -> None:
-        if self._muted_for is None and (at_once or self._memory.full_for_one(self._bytes, self._sends)):
+        if self._muted_for is None and (at_once or self.memory.full):
             held = next(iter(self._producers.values()))
             line = held.line or held.topic.publish_lines[0]
             self._muted_for = (line.reason, line.owner)
@@ -379,7 +368,7 @@ class HeldSends:
     def _unmute_if_room(self) -> None:
         if self._muted_for is None:
             return
-        half_empty = not self._memory.full and not self._memory.full_for_one(2 * self._bytes, 2 * self._sends)
+        half_empty = not self.memory.of_all.full and not self.memory.half_full
         if not self._producers or half_empty:
             muted_for, self._muted_for = self._muted_for, None
             self.session.connection.unmute(*muted_for)

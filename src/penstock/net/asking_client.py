@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Self
 
-from penstock.core.errors import PenstockError, ServiceNotReady, forget_frames
+from penstock.core.errors import PenstockError, forget_frames
 from penstock.core.units import KIB
-from penstock.governance.budget import refusal
+from penstock.governance.budget import Charge
 from penstock.net.client import TIMEOUT_S, AsyncClient
 from penstock.wire.client.frames import BUFFER_BYTES
 
@@ -33,8 +33,7 @@ class AskingClient(AsyncClient):
     def __init__(self, connection: ClientConnection, memory: Row) -> None:
         """Made by `open_charged`."""
         super().__init__(connection)
-        self._memory = memory
-        self._charged_bytes = 0
+        self._memory = Charge(memory)
 
     @classmethod
     async def open_charged(
@@ -81,8 +80,7 @@ class AskingClient(AsyncClient):
         super().connection_lost(exc)
         # Errors refer to this object, and are garbage that is collected later: their memory is not.
         self.connection.inbound.drop()
-        self._memory.release(self._charged_bytes)
-        self._charged_bytes = 0
+        self._memory.release()
 
     def pause_writing(self) -> None:
         """See asyncio: a broker that does not read is not read."""
@@ -99,9 +97,4 @@ class AskingClient(AsyncClient):
     def _charge(self) -> None:
         """Charge what the buffer takes. Raises ServiceNotReady."""
         wanted_bytes = max(0, len(self.connection.inbound.data) - BUFFER_BYTES)
-        more = wanted_bytes - self._charged_bytes
-        if more > 0 and not self._memory.try_charge(more):
-            raise ServiceNotReady(refusal(self._memory, "an answer of a broker", more))
-        if more < 0:
-            self._memory.release(-more)
-        self._charged_bytes = wanted_bytes
+        self._memory.recharge_for("an answer of a broker", wanted_bytes)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.errors import PenstockError, ServiceNotReady, WireCode
 from penstock.governance import command_memory
-from penstock.governance.budget import refusal
 from penstock.governance.muting import MuteReason
 from penstock.wire import codec
 
@@ -107,8 +106,7 @@ class Requests:
         task = asyncio.current_task()
         assert task is not None, "only a request can wait"
         nbytes, memory = self._tasks[task], self._sessions_memory
-        if not memory.try_charge(nbytes):
-            raise ServiceNotReady(refusal(memory, f"{what} that waits", nbytes))
+        memory.charge_for(f"{what} that waits", nbytes)
         self._tasks[task] = 0
         self.charge_back(nbytes)
         try:

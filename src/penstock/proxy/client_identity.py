@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.authentication.credentials import Credentials, CredentialsExpired
 from penstock.core.errors import AuthenticationFailed, AuthorizationFailed, ServiceNotReady, WireCode
 from penstock.core.passed_role import check_passed_role
-from penstock.governance.budget import refusal
+from penstock.governance.budget import Charge
 from penstock.proxy.upstreams import VERSION, Identity, own_refused
 from penstock.wire import codec
 from penstock.wire.client.errors import RequestRefused
@@ -115,7 +115,7 @@ class ClientIdentity:
         self._challenges = 0  # of the proxy, without an answer so far
         self._postponed = False
         self._renewed: asyncio.Future[None] | None = None  # for those who wait for new credentials
-        self._charged_bytes = 0
+        self._memory = Charge(services.sessions_memory)
 
     @property
     def own(self) -> OwnCredentials | None:
@@ -207,18 +207,12 @@ class ClientIdentity:
 
     def _set(self, identity: Identity) -> None:
         """Remember this identity, and charge for it. Raises ServiceNotReady."""
-        memory = self._services.sessions_memory
-        nbytes = sum(len(each) for each in identity[:5])
-        if not memory.try_charge(nbytes):
-            raise ServiceNotReady(refusal(memory, "a client with its credentials", nbytes))
-        memory.release(self._charged_bytes)
-        self._charged_bytes = nbytes
+        self._memory.recharge_for("a client with its credentials", sum(len(each) for each in identity[:5]))
         self.identity = identity
 
     def close(self) -> None:
         """The client is gone."""
-        self._services.sessions_memory.release(self._charged_bytes)
-        self._charged_bytes = 0
+        self._memory.release()
         if self._renewed is not None and not self._renewed.done():
             self._renewed.cancel()
 

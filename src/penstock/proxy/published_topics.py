@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from penstock.core.errors import ServiceNotReady
 from penstock.core.units import NS_PER_S
-from penstock.governance.budget import refusal
 from penstock.governance.resource_group import NOTHING
 
 if TYPE_CHECKING:
@@ -98,8 +96,7 @@ class PublishedTopics:
         topic = self._topics.get(text)
         if topic is None:
             nbytes = TOPIC_BYTES + 2 * len(text)
-            if not self._memory.try_charge(nbytes):
-                raise ServiceNotReady(refusal(self._memory, f"topic {text[:100]}", nbytes))
+            self._memory.charge_for(f"topic {text[:100]}", nbytes)
             topic = self._topics[text] = PublishedTopic(name, text, nbytes, self)
         topic.producers[producer] = changed
         return topic

@@ -12,9 +12,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import ServiceNotReady
 from penstock.core.names import TopicName
-from penstock.governance.budget import refusal
+from penstock.governance.budget import Charge
 from penstock.groups.held_permits import Permits
 from penstock.wire.relayed_messages import HEAD_BYTES_MAX, MessageCounter
 
@@ -71,7 +70,7 @@ class RelayedConsumers:
         self._stream = stream
         self._send_flow = send_flow
         self._limited = 0  # consumers whose permits are counted
-        self._counting_bytes = 0
+        self._counting = Charge(services.sessions_memory)
         self._unsubscribing: dict[int, None] = {}
         self._usage = usage
         self._count_if_wanted()
@@ -88,9 +87,7 @@ class RelayedConsumers:
         self.forget(body.consumer_id)
         topic = TopicName.parse(body.topic)
         nbytes = CONSUMER_BYTES + 2 * len(body.topic)
-        memory = self._services.sessions_memory
-        if not memory.try_charge(nbytes):
-            raise ServiceNotReady(refusal(memory, f"a consumer of {body.topic[:100]}", nbytes))
+        self._services.sessions_memory.charge_for(f"a consumer of {body.topic[:100]}", nbytes)
         consumer = self.consumers[body.consumer_id] = RelayedConsumer(body.consumer_id, topic, nbytes)
         groups = self._services.groups
         self._limit(consumer, groups.of_topic(topic), exact=True, known=groups.is_known(topic))
@@ -183,13 +180,10 @@ class RelayedConsumers:
 
     def _count_if_wanted(self) -> None:
         """Count messages while a consumer has a group, or while usage is recorded."""
-        memory = self._services.sessions_memory
         wanted = self._limited or self._usage is not None
         if wanted and self._stream.counter is None:
             self._stream.counter = MessageCounter(answers=self._usage is not None)
-            self._counting_bytes = HEAD_BYTES_MAX
-            memory.charge(HEAD_BYTES_MAX)
-        elif not wanted and self._counting_bytes:
+            self._counting.recharge(HEAD_BYTES_MAX)
+        elif not wanted and self._counting.charged_bytes:
             self._stream.counter = None
-            memory.release(self._counting_bytes)
-            self._counting_bytes = 0
+            self._counting.release()

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import ServiceNotReady
 from penstock.core.names import TopicName
-from penstock.governance.budget import refusal
 from penstock.groups.held_sends import HeldProducer, HeldSends
 from penstock.proxy.relayed_usage import RelayedUsage
 from penstock.wire.relayed import pick_frames
@@ -119,8 +118,7 @@ class RelayedSends:
         topic = RelayedTopic(TopicName.parse(body.topic))
         nbytes = PRODUCER_BYTES + 2 * len(body.topic) + (_COUNTED_BYTES if self.usage is not None else 0)
         memory = self._services.sessions_memory
-        if not memory.try_charge(nbytes):
-            raise ServiceNotReady(refusal(memory, f"a producer of {body.topic[:100]}", nbytes))
+        memory.charge_for(f"a producer of {body.topic[:100]}", nbytes)
         producer = RelayedProducer(body.producer_id, topic, nbytes)
         if self._services.published is not None:
             changed = partial(self._lines_changed, producer)

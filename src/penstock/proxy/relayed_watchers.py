@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import PenstockError, ServiceNotReady, forget_frames
 from penstock.core.units import KIB, NS_PER_S
-from penstock.governance.budget import refusal
+from penstock.governance.budget import Charge
 from penstock.governance.permit_errors import (
     PermitAcquireAlreadyClosed,
     PermitAcquireCancelled,
@@ -104,7 +104,7 @@ class RelayedWatchers:
         self._upstream: WatcherConnection | None = None
         self._reading: asyncio.Task[None] | None = None
         self._own_requests = 0
-        self._charged_bytes = 0
+        self._memory = Charge(services.sessions_memory)
         self._seen = (0, 0)  # bytes that had come at the last look, and when they were first seen
         self._excused_ns = 0
 
@@ -115,8 +115,7 @@ class RelayedWatchers:
             self._reading = None
         if self._upstream is not None:
             self._upstream.close("the client is gone")
-        self._services.sessions_memory.release(self._charged_bytes)
-        self._charged_bytes = 0
+        self._memory.release()
         del self._send_list, self._reply, self._end  # They refer to the session.
 
     # -- from the client ----------------------------------------------------------------------------------------------
@@ -177,19 +176,11 @@ class RelayedWatchers:
             if self._upstream is None:
                 identity = self._client.identity
                 assert identity is not None, "the client is authenticated first"
-                self._charge()
+                self._memory.recharge_for("watching topics", _CONNECTION_BYTES)
                 upstream = await WatcherConnection.open(self._services, self._target, identity)
                 self._upstream = upstream
                 self._reading = self._services.loop.create_task(self._read(upstream))
             return self._upstream
-
-    def _charge(self) -> None:
-        """Charge for the connection. Raises ServiceNotReady."""
-        memory = self._services.sessions_memory
-        if not self._charged_bytes:
-            if not memory.try_charge(_CONNECTION_BYTES):
-                raise ServiceNotReady(refusal(memory, "watching topics", _CONNECTION_BYTES))
-            self._charged_bytes = _CONNECTION_BYTES
 
     def _close_watcher(self, watcher_id: int) -> None:
         """Tell the broker that nobody wants this watcher."""

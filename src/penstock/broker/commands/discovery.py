@@ -22,7 +22,7 @@ from penstock.broker.topics.listing import Mode, Wanted
 from penstock.broker.topics.listing_blocks import Block
 from penstock.broker.topics.patterns import PatternNotServed
 from penstock.broker.topics.watchers import TopicListWatcher
-from penstock.core.errors import NotAllowed, PenstockError, ServiceNotReady
+from penstock.core.errors import NotAllowed, PenstockError, ServiceNotReady, TooManyRequests
 from penstock.core.names import NamespaceName, TopicName
 from penstock.net.topic_list_limiter import Owner
 from penstock.wire import codec, listings
@@ -211,7 +211,7 @@ class Discovery:
             )
             try:
                 session_memory.charge(self._memory, watcher, f"watcher {body.watcher_id}", session_memory.OBJECT_BYTES)
-            except session_memory.SessionsFull:
+            except TooManyRequests:
                 watcher.stop()
                 raise
             session.watchers[body.watcher_id] = watcher

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.errors import TooManyRequests
 from penstock.core.units import KIB
-from penstock.governance.budget import refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,13 +40,6 @@ class Charged(Protocol):
     charged_bytes: int
 
 
-class SessionsFull(TooManyRequests):
-    """The memory for producers, consumers and watchers is used up."""
-
-    def __init__(self, who: str, *, nbytes: int, memory: Row) -> None:
-        super().__init__(refusal(memory, who[:100], nbytes))
-
-
 def texts_bytes(*texts: str) -> int:
     """Memory of strings: one to four bytes per character, and about 50 each."""
     return sum(map(sys.getsizeof, texts))
@@ -63,9 +55,8 @@ def sharing_bytes(sharing: KeySharing, points: int) -> int:
 
 
 def charge(memory: Row, owner: Charged, who: str, nbytes: int) -> None:
-    """Charge an owner that is about to be added. Raises SessionsFull."""
-    if not memory.try_charge(nbytes):
-        raise SessionsFull(who, nbytes=nbytes, memory=memory)
+    """Charge an owner that is about to be added. Raises TooManyRequests."""
+    memory.charge_for(who[:100], nbytes, error=TooManyRequests)
     owner.charged_bytes += nbytes
 
 

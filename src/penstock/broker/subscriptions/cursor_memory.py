@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import TooManyRequests
-from penstock.governance.budget import refusal
+from penstock.governance.budget import Charge
 from penstock.storage.ack_sets import ack_set_bytes
 
 if TYPE_CHECKING:
@@ -24,35 +24,23 @@ if TYPE_CHECKING:
 RESERVED_FOR_WHOLE: Final = 4
 
 
-class CursorMemory:
-    """Charges of one cursor in the `dispatch` row of the memory budget."""
+class CursorMemory(Charge):
+    """The charge of one cursor in the `dispatch` row of the memory budget.
 
-    __slots__ = ("_cursor", "_ledger_id", "_row", "charged_bytes")
+    It is released when the subscription is deleted, or its topic unloaded.
+    """
+
+    __slots__ = ("_cursor", "_ledger_id")
 
     def __init__(self, cursor: Cursor, row: Row, ledger_id: int) -> None:
+        super().__init__(row)
         self._cursor = cursor
-        self._row = row
         self._ledger_id = ledger_id
-        self.charged_bytes = 0
 
-    def charge(self) -> None:
+    def measure(self) -> None:
         """Charge the cursor's current size, even if it does not fit: its acknowledgements were answered."""
-        cursor = self._cursor
-        cursor.measure()
-        growth = cursor.nbytes - self.charged_bytes
-        if growth < 0:
-            self._release(-growth)
-        else:
-            self._row.charge(growth)
-            self.charged_bytes += growth
-
-    def release(self) -> None:
-        """Release the charge: the subscription is deleted, or its topic unloaded."""
-        self._release(self.charged_bytes)
-
-    def _release(self, nbytes: int) -> None:
-        self._row.release(nbytes)
-        self.charged_bytes -= nbytes
+        self._cursor.measure()
+        self.recharge(self._cursor.nbytes)
 
     def charge_for_set(self, entry_id: int, nbytes: int) -> None:
         """Charge an ack set before it is stored.
@@ -60,12 +48,13 @@ class CursorMemory:
         Raises:
             TooManyRequests: it does not fit. A part of the row is reserved for whole entries, which are never refused.
         """
-        row = self._row
         if nbytes <= 0:
             return
-        if nbytes > row.available_bytes - row.limit_bytes // RESERVED_FOR_WHOLE or not row.try_charge(nbytes):
-            what = f"to acknowledge single messages of {self._ledger_id}:{entry_id}"
-            raise TooManyRequests(refusal(row, what, nbytes, instead="acknowledge whole batches"))
+        what = f"to acknowledge single messages of {self._ledger_id}:{entry_id}"
+        free_bytes = self.row.limit_bytes // RESERVED_FOR_WHOLE
+        self.row.charge_for(
+            what, nbytes, leave_bytes=free_bytes, instead="acknowledge whole batches", error=TooManyRequests
+        )
         self.charged_bytes += nbytes
 
     def check_room(self, entry_id: int, members: Sequence[int]) -> None:
@@ -73,4 +62,4 @@ class CursorMemory:
         if members:
             before = self.charged_bytes
             self.charge_for_set(entry_id, ack_set_bytes(members))
-            self._release(self.charged_bytes - before)  # a reset charges it again
+            self.recharge(before)  # a reset charges it again

@@ -66,7 +66,7 @@ class CursorMoves:
         """Deliver this entry next; consumers must be detached."""
         state = self._state
         state.cursor.reset(to_entry_id, members)
-        state.memory.charge()
+        state.memory.measure()
         state.topic.pass_cancelled(state.cursor)
         if state.view is not None:
             state.view.was_reset()

@@ -92,13 +92,13 @@ class LogReading:
         """Maximum size of the next read; larger than usual while entries are large."""
         return max(READ_BYTES_MAX, self._large_bytes)
 
-    def take_room(self, ready: Sequence[Consumer], bytes_max: int) -> Reading:
-        """Reserve outbound memory for a read for these consumers."""
-        return self._services.outlets.outbound.start_read([consumer.outlet for consumer in ready], bytes_max)
+    def charge(self, ready: Sequence[Consumer], bytes_max: int) -> Reading:
+        """Charge outbound memory for a read for these consumers."""
+        return self._services.outlets.outbound.charge_read([consumer.outlet for consumer in ready], bytes_max)
 
     def release(self, room: Reading) -> None:
-        """Release reserved memory without a read, because the entries were in memory."""
-        self._services.outlets.outbound.end_read(room)
+        """Release the charge without a read, because the entries were in memory."""
+        self._services.outlets.outbound.release_read(room)
 
     def wait_for(
         self, future: asyncio.Future[ReadResult], room: Reading, deliver: Callable[[Dispatcher, ReadResult], None]
@@ -116,8 +116,8 @@ class LogReading:
         deliver: Callable[[Dispatcher, ReadResult], None],
     ) -> None:
         services = self._services
-        # The reserved memory is used by the result, in this turn of the loop.
-        services.outlets.outbound.end_read(room)
+        # The charged memory is used by the result, in this turn of the loop.
+        services.outlets.outbound.release_read(room)
         error = None if done.cancelled() else done.exception()
         if error is not None:
             self._put_off(error)

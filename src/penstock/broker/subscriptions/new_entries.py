@@ -97,7 +97,7 @@ class NewEntries:
         if state.view is not None and index is not None and index.manager.unknown(entry_id, entry_id + wanted):
             wanted = min(wanted, LOOKED_ENTRIES_MAX)
         ledger_id = state.topic.ledger_id
-        room = self._reading.take_room(ready, self._reading.bytes_max)
+        room = self._reading.charge(ready, self._reading.bytes_max)
         bounds = {"bytes_max": room.nbytes, "entries_max": wanted, "first_bytes_max": room.nbytes}
         if compacted is None:
             future = reads.read(ledger_id, entry_id, **bounds)

@@ -260,12 +260,12 @@ class DispatchLimits(Protocol):
 
 
 class ReadRoom(Protocol):
-    """Outbound memory, reserved by reads of the log."""
+    """Outbound memory, as reads of the log charge it."""
 
-    def start_read(self, holders: Iterable[Holder], bytes_max: int) -> Reading:
-        """Reserve memory for a read whose entries are for these outlets."""
+    def charge_read(self, holders: Iterable[Holder], bytes_max: int) -> Reading:
+        """Charge a read whose entries are for these outlets."""
 
-    def end_read(self, reading: Reading) -> None:
+    def release_read(self, reading: Reading) -> None:
         """Release it: the entries are about to be queued, or were dropped."""
 
 

@@ -43,7 +43,7 @@ class Redelivery:
         state = self._state
         if state.gate is not None:
             entry_ids = entry_ids[: state.gate.entries_at_most(len(entry_ids))]
-        room = self._reading.take_room(ready, BYTES_MAX)
+        room = self._reading.charge(ready, BYTES_MAX)
         batch = state.topic.tail.gather(entry_ids, room.nbytes)
         if batch is not None:
             self._reading.release(room)

@@ -15,6 +15,7 @@ from penstock.broker.subscriptions.dispatcher import Dispatcher, Plan, Send
 from penstock.broker.subscriptions.entry_counts import ENTRY_BYTES, EntryCounts
 from penstock.broker.subscriptions.replay import Replay
 from penstock.broker.subscriptions.replay_reads import ENTRIES_MAX
+from penstock.governance.budget import Charge
 from penstock.governance.holds import HoldKind
 from penstock.governance.memory_pool import UNBOUNDED
 
@@ -41,7 +42,7 @@ class Shared(Dispatcher):
     """
 
     __slots__ = (
-        "_charged_bytes",
+        "_charge",
         "_lacks_memory",
         "_memory",
         "_pending",
@@ -81,7 +82,7 @@ class Shared(Dispatcher):
         self._unacked = 0  # messages in them
         self._unacked_max = self._unacked_per_consumer_max = UNBOUNDED
         self._lacks_memory = False  # a consumer gets nothing for lack of memory
-        self._charged_bytes = 0
+        self._charge = Charge(memory)
 
     # -- attaching and detaching consumers ----------------------------------------------------------------------------
 
@@ -169,16 +170,10 @@ class Shared(Dispatcher):
         return ENTRY_BYTES * (self._pending + len(self.replay) + 2 * len(self.redeliveries))
 
     def charge(self) -> None:
-        row, nbytes = self._memory, self.held_bytes()
-        if nbytes > self._charged_bytes:
-            row.charge(nbytes - self._charged_bytes)
-        else:
-            row.release(self._charged_bytes - nbytes)
-        self._charged_bytes = nbytes
+        self._charge.recharge(self.held_bytes())
 
     def close(self) -> None:
-        self._memory.release(self._charged_bytes)
-        self._charged_bytes = 0
+        self._charge.release()
 
     # -- plans --------------------------------------------------------------------------------------------------------
 

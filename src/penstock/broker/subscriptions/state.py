@@ -105,7 +105,7 @@ class SubscriptionState:
         return self.cursor.backlog(self.topic.last_entry_id) if self.topic.persistent else 0
 
     def charge(self) -> None:
-        self.memory.charge()
+        self.memory.measure()
 
     def release(self) -> None:
         """Release the cursor's charge: the subscription is deleted, or its topic unloaded."""

@@ -163,14 +163,14 @@ class TailCache(Row):
 
     def _keep(self, nbytes: int, tails: list[Tail], *, gathered: bool) -> None:
         self._runs.append((nbytes, tails, gathered))
-        self.used_bytes += nbytes
+        self.charge(nbytes)
         while self.used_bytes > self.limit_bytes:
             self._evict()
 
     def _evict(self) -> None:
         """Runs leave in the order they came, so each finds its batch at the front of its tails."""
         nbytes, tails, gathered = self._runs.popleft()
-        self.used_bytes -= nbytes
+        self.release(nbytes)
         for tail in tails:
             if gathered:
                 tail.gathered = tail.gathered[1:]
