@@ -95,10 +95,10 @@ async def test_what_fits_is_charged_at_once_and_what_does_not_waits_its_turn() -
     row = Row("http", 100)
     memory = HttpMemory(row)
     with memory.charge() as first, memory.charge() as second, memory.charge() as third:
-        await first.charge(80)
-        await second.charge(50)  # one may go beyond
+        await first.charge_when_free(80)
+        await second.charge_when_free(50)  # one may go beyond
         assert row.used_bytes == 130
-        waiting = asyncio.ensure_future(third.charge(30))
+        waiting = asyncio.ensure_future(third.charge_when_free(30))
         await turns()
         assert not waiting.done()
         first.recharge(0)
@@ -111,9 +111,9 @@ async def test_who_waits_for_too_long_is_told_to_come_again(hasty: None) -> None
     row = Row("http", 100)
     memory = HttpMemory(row)
     with memory.charge() as first, memory.charge() as second:
-        await first.charge(1_000)
+        await first.charge_when_free(1_000)
         with pytest.raises(ServiceNotReady, match=r"1000 of 100 bytes.* 101 more"):
-            await second.charge(101)
+            await second.charge_when_free(101)
         assert row.refused_total == 1
     assert row.used_bytes == 0
 
@@ -122,10 +122,10 @@ async def test_who_stops_waiting_leaves_its_turn_to_the_next() -> None:
     row = Row("http", 100)
     memory = HttpMemory(row)
     with memory.charge() as first, memory.charge() as second, memory.charge() as third, memory.charge() as large:
-        await first.charge(100)
-        await large.charge(200)
-        impatient = asyncio.ensure_future(second.charge(50))
-        patient = asyncio.ensure_future(third.charge(60))
+        await first.charge_when_free(100)
+        await large.charge_when_free(200)
+        impatient = asyncio.ensure_future(second.charge_when_free(50))
+        patient = asyncio.ensure_future(third.charge_when_free(60))
         await turns()
         assert not impatient.done()
         first.recharge(0)
@@ -139,9 +139,9 @@ async def test_others_share_the_row_beside_the_one_request_beyond_it() -> None:
     row = Row("http", 100)
     memory = HttpMemory(row)
     with memory.charge() as large, memory.charge() as second, memory.charge() as third:
-        await large.charge(1_000)
-        await second.charge(100)
-        waiting = asyncio.ensure_future(third.charge(1))
+        await large.charge_when_free(1_000)
+        await second.charge_when_free(100)
+        waiting = asyncio.ensure_future(third.charge_when_free(1))
         await turns()
         assert not waiting.done()
         large.recharge(500)
@@ -244,7 +244,7 @@ async def test_large_answers_that_nobody_takes_are_one_beyond_the_row_at_most(ha
 
     async def app(scope: Scope, _receive: Receive, send: Send) -> None:
         try:
-            await scope[CHARGE].charge(2 * len(answer))  # as a route that reads an entry
+            await scope[CHARGE].charge_when_free(2 * len(answer))  # as a route that reads an entry
         except ServiceNotReady:
             await send({"type": "http.response.start", "status": 503, "headers": []})
             await send({"type": "http.response.body", "body": b""})

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from penstock.cli.exits import Exit
 from penstock.cli.main import main
 from penstock.testing.client import RawClient, Type, entry, frame, send
 from penstock.testing.process import BrokerProcess, ProxyProcess
@@ -68,7 +69,7 @@ def test_a_group_in_debt_is_explained_to_the_command_line(tmp_path: Path, capsys
             assert finding["limit"] == "publish quota of resource group slow"
             assert finding["numbers"]["quota_messages_per_s"] == 1
             assert finding["numbers"]["held_messages"] > 0
-            assert main(["why", SLOW, "--admin-url", proxy.admin_url]) == 0
+            assert main(["why", SLOW, "--admin-url", proxy.admin_url]) == Exit.BAD_NEWS
             assert "raise publishRateInMsgs or publishRateInBytes of the group" in capsys.readouterr().out
             for path in ("tenants/acme", "namespaces/acme/slow", "producers/127.0.0.1"):
                 assert ask(proxy, path).json()["slowed"] is True

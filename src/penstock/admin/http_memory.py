@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import ServiceNotReady
 from penstock.core.units import KIB, MIB
-from penstock.governance.budget import Row
+from penstock.governance.budget import Charge, Row
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
 # The key of the charge in the scope of a request.
@@ -47,7 +46,7 @@ class HttpMemory:
         self._row = row or Row("http", 32 * MIB)
         self.entry_bytes_max = entry_bytes_max
         self.dropping = 0  # requests whose body is read and dropped, after they were refused
-        self._beyond: Charge | None = None  # the request that exceeds the row
+        self._beyond: RequestCharge | None = None  # the request that exceeds the row
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     @property
@@ -55,11 +54,11 @@ class HttpMemory:
         """The bytes of all current requests."""
         return self._row.used_bytes
 
-    def charge(self) -> Charge:
+    def charge(self) -> RequestCharge:
         """Return the charge of a new request."""
-        return Charge(self, self._row)
+        return RequestCharge(self, self._row)
 
-    async def wait_for_room(self, nbytes: int, charge: Charge) -> None:
+    async def wait_for_room(self, nbytes: int, charge: RequestCharge) -> None:
         """Wait until `nbytes` more are charged. Raises ServiceNotReady."""
         if not self._waiting and self._try(nbytes, charge):
             return
@@ -88,18 +87,18 @@ class HttpMemory:
                 self.wake()
                 return
 
-    def _try(self, nbytes: int, charge: Charge) -> bool:
-        beyond_bytes = self._beyond.held_bytes if self._beyond is not None else 0
+    def _try(self, nbytes: int, charge: RequestCharge) -> bool:
+        beyond_bytes = self._beyond.charged_bytes if self._beyond is not None else 0
         if self._beyond is not charge and nbytes > self._row.available_bytes + beyond_bytes:
             if self._beyond is not None:
                 return False
             self._beyond = charge
-        self._row.charge(nbytes)
+        charge.charge(nbytes)
         return True
 
-    def released(self, charge: Charge) -> None:
+    def released(self, charge: RequestCharge) -> None:
         """Note that this charge has become smaller."""
-        if charge is self._beyond and (self._row.available_bytes >= 0 or not charge.held_bytes):
+        if charge is self._beyond and (self._row.available_bytes >= 0 or not charge.charged_bytes):
             self._beyond = None
         self.wake()
 
@@ -112,40 +111,32 @@ class HttpMemory:
                 return
 
 
-class Charge:
+class RequestCharge(Charge):
     """The memory of one request, released when the context manager ends.
 
     Attributes:
         memory: the memory that it is charged to.
-        held_bytes: how many bytes are charged.
     """
 
-    __slots__ = ("_row", "held_bytes", "memory")
+    __slots__ = ("memory",)
 
     def __init__(self, memory: HttpMemory, row: Row) -> None:
+        super().__init__(row)
         self.memory = memory
-        self._row = row
-        self.held_bytes = 0
 
-    async def charge(self, nbytes: int) -> None:
-        """Charge `nbytes` more, and wait for them up to `WAIT_S`. Raises ServiceNotReady."""
+    async def charge_when_free(self, nbytes: int) -> None:
+        """RequestCharge `nbytes` more, and wait for them up to `WAIT_S`. Raises ServiceNotReady."""
         await self.memory.wait_for_room(nbytes, self)
-        self.held_bytes += nbytes
 
     def recharge(self, nbytes: int) -> None:
         """Set the charge to `nbytes`: the rest is released, or the memory is in use already."""
-        more = nbytes - self.held_bytes
-        self.held_bytes = nbytes
-        if more > 0:
-            self._row.charge(more)
-        elif more < 0:
-            self._row.release(-more)
+        shrinks = nbytes < self.charged_bytes
+        super().recharge(nbytes)
+        if shrinks:
             self.memory.released(self)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.recharge(0)
+    def __exit__(self, *_error: object) -> None:
+        self.release()

@@ -31,7 +31,7 @@ from penstock.wire.errors import ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from penstock.admin.http_memory import Charge
+    from penstock.admin.http_memory import RequestCharge
     from penstock.broker.administration.message_admin import RawMessage
     from penstock.wire.codec import MessageMetadata
 _LENGTH_BYTES: Final = 4
@@ -64,7 +64,7 @@ class MessageResponse(Response):
         ]
 
 
-async def message_response(message: RawMessage, charge: Charge) -> Response:
+async def message_response(message: RawMessage, charge: RequestCharge) -> Response:
     """Return the entry as an HTTP response; the memory for decompressing it is charged.
 
     Raises:
@@ -81,7 +81,7 @@ async def message_response(message: RawMessage, charge: Charge) -> Response:
         if described.compression != NONE and not described.encryption_keys:
             size = described.uncompressed_size
             # Once while it is created and once as the result.
-            await charge.charge(2 * min(size, DECOMPRESSED_BYTES_MAX))
+            await charge.charge_when_free(2 * min(size, DECOMPRESSED_BYTES_MAX))
             payload = await asyncio.to_thread(decompress, described.compression, payload, size)
     except ProtocolError as error:
         raise PreconditionFailed(f"entry {message.ledger_id}:{message.entry_id} does not read: {error}") from error

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from penstock.admin.http_memory import Charge
+    from penstock.admin.http_memory import RequestCharge
 
 # Administrators send settings and lists of names: the boundaries of 4,096 bundles take 53 KiB.
 BODY_BYTES_MAX: Final = 256 * KIB
@@ -195,7 +195,7 @@ class _Exchange:
         scope: Scope,
         receive: Receive,
         send: Send,
-        charge: Charge,
+        charge: RequestCharge,
         before_body: Callable[[Scope], Awaitable[None]],
     ) -> None:
         self._scope = scope
@@ -284,10 +284,10 @@ class _Exchange:
             self._charge.memory.dropping -= 1
 
 
-async def _take(charge: Charge, nbytes: int) -> None:
+async def _take(charge: RequestCharge, nbytes: int) -> None:
     # FastAPI would turn another exception during a read into an error of parsing.
     try:
-        await charge.charge(nbytes)
+        await charge.charge_when_free(nbytes)
     except ServiceNotReady as error:
         raise HTTPException(error.http_status, str(error), headers=_CLOSE | _AGAIN) from error
 

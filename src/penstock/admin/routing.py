@@ -20,7 +20,7 @@ from penstock.core.names import NamespaceName, TopicName
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.admin.http_memory import Charge
+    from penstock.admin.http_memory import RequestCharge
 
 Domain: TypeAlias = Literal["persistent", "non-persistent"]
 # Every topic route serves both domains; the broker refuses operations that a non-persistent topic does not support.
@@ -49,8 +49,8 @@ async def topic_of(request: Request) -> TopicName:
 
 async def room_for_entry(request: Request) -> None:
     """Charge a request that reads an entry, from the disk and into a copy. Raises ServiceNotReady."""
-    charge: Charge = request.scope[CHARGE]
-    await charge.charge(2 * charge.memory.entry_bytes_max)
+    charge: RequestCharge = request.scope[CHARGE]
+    await charge.charge_when_free(2 * charge.memory.entry_bytes_max)
 
 
 # A dependency of routes that read entries of a topic, after their check of the caller.

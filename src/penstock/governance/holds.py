@@ -20,6 +20,7 @@ from penstock.core.units import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Self
 
 T = TypeVar("T")  # a limit
 
@@ -138,6 +139,14 @@ class Episode(Generic[T]):
         self._held_ns = 0
         # Time, what was held until then, got and wanted.
         self._marks: list[tuple[int, int, int, int]] = [(now_ns, 0, got, wanted)]
+
+    @classmethod
+    def begun(cls, before: Self | None, now_ns: int, got: int = 0, wanted: int = 0) -> Self:
+        """Begin to wait, for the first time or once more."""
+        if before is None:
+            return cls(now_ns, got, wanted)
+        before.begin(now_ns, got, wanted)
+        return before
 
     def begin(self, now_ns: int, got: int = 0, wanted: int = 0) -> None:
         """Wait, or go on waiting."""

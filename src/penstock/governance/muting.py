@@ -83,18 +83,11 @@ class MuteReasons:
         was_reading, key = not self._mutes, (reason, owner)
         if key not in self._mutes:
             self._mutes[key] = now_ns
-            self._begin(key, now_ns)
+            if len(self._episodes) >= EPISODES_MAX and key not in self._episodes:
+                for ended in self._episodes.keys() - self._mutes.keys():
+                    del self._episodes[ended]
+            self._episodes[key] = Episode.begun(self._episodes.get(key), now_ns)
         return was_reading
-
-    def _begin(self, key: tuple[MuteReason, str | None], now_ns: int) -> None:
-        episode = self._episodes.get(key)
-        if episode is not None:
-            episode.begin(now_ns)
-            return
-        if len(self._episodes) >= EPISODES_MAX:
-            for ended in self._episodes.keys() - self._mutes.keys():
-                del self._episodes[ended]
-        self._episodes[key] = Episode(now_ns)
 
     def discard(self, reason: MuteReason, owner: str | None = None, *, now_ns: int) -> bool:
         """Remove a reason; return True if it was the last one, so that the caller must read again.

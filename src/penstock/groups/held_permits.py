@@ -237,10 +237,7 @@ class Permits:
 
     def _wait(self, line: GroupDispatch, now_ns: int) -> None:
         line.wait(self, now_ns)
-        if self.waits is None:
-            self.waits = Episode(now_ns)
-        else:
-            self.waits.begin(now_ns)
+        self.waits = Episode.begun(self.waits, now_ns)
         self.waits.of = line
 
     def _pass_on(self, permits: int) -> None:

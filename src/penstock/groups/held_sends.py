@@ -278,10 +278,7 @@ class HeldSends:
 
     def _begin_to_wait(self, held: HeldProducer) -> None:
         producer, now_ns, passed = held.producer, self.now_ns(), held.producer.messages_in
-        if producer.waits is None:
-            producer.waits = Episode(now_ns, passed, passed)
-        else:
-            producer.waits.begin(now_ns, passed, passed)
+        producer.waits = Episode.begun(producer.waits, now_ns, passed, passed)
         self._line_up(held)
         if held.line is not None:
             held.line.throttled += 1

@@ -14,7 +14,7 @@ from penstock.governance.holds import Hold, HoldKind
 from penstock.governance.muting import MuteReason
 from penstock.proxy.session import Session
 from penstock.stats.explanations import Explanations, Question, Seen
-from penstock.stats.limit_holds import LimitHolds, Muted
+from penstock.stats.limit_holds import LimitHolds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from penstock.net.connection import Connection
     from penstock.net.listener import Connections
     from penstock.net.topic_list_limiter import Owner
+    from penstock.proxy.relay import Relay
     from penstock.proxy.relayed_consumers import RelayedConsumer
+    from penstock.proxy.relayed_sends import RelayedProducer
     from penstock.proxy.services import Services
     from penstock.stats.explanations import Walk
     from penstock.stats.findings import Json
@@ -44,70 +46,58 @@ class Why(Explanations):
 
     async def of_client(self, address: str) -> Json:
         """Explain why a client waits, by its address with or without the port."""
-        return await self._answer(Question(of=f"client {address}", client=address))
+        return await self._answer(Question(f"client {address}", client=address))
 
     async def _walk(self, question: Question) -> Walk:
-        address = question.client
+        address, concerns = question.client, question.concerns
         for connection in self._connections.all():
-            session = connection.handler
-            yield None
-            if not isinstance(session, Session) or not _is_client(connection, address):
+            session, used = connection.handler, address is not None
+            yield Seen.OTHER, ()
+            if not isinstance(session, Session) or address not in {None, *_addresses(connection)}:
                 continue
-            relay, used = session.relay, False
-            for producer in list(relay.sends.producers.values()) if relay is not None else ():
-                if relay is not None and question.concerns(producer.topic.name):
-                    yield Seen.PRODUCER
+            relay = session.relay
+            if relay is not None:
+                for producer in [one for one in relay.sends.producers.values() if concerns(one.topic.name)]:
                     used = True
-                    what = f"producer {producer.producer_id} of {producer.topic.name} at {connection.peer}"
-                    held = relay.sends.waiting_of(producer.producer_id)
-                    for hold in self._limits.of_producer(what, producer, held):
-                        yield hold
-            for consumer in list(relay.consumers.consumers.values()) if relay is not None else ():
-                if question.concerns(consumer.topic):
-                    yield Seen.SUBSCRIPTION
+                    yield Seen.PRODUCER, self._producer(relay, connection, producer)
+                for consumer in [one for one in relay.consumers.consumers.values() if concerns(one.topic)]:
                     used = True
-                    for hold in self._consumer(connection, consumer):
-                        yield hold
+                    yield Seen.SUBSCRIPTION, self._consumer(connection, consumer)
             if address is not None:
-                yield Seen.CLIENT
-                for hold in self._of_listings(partial(_is_owner, connection.id)):
-                    yield hold
-            if address is not None or used:
-                for hold in self._connection(f"client {connection.peer}", connection):
-                    yield hold
+                yield Seen.CLIENT, self._of_listings(partial(_is_owner, connection.id))
+            if used:
+                yield Seen.OTHER, self._connection(relay, connection)
 
-    def _consumer(self, connection: Connection, consumer: RelayedConsumer) -> Iterator[Hold]:
+    def _producer(self, relay: Relay, connection: Connection, producer: RelayedProducer) -> Iterator[Hold]:
+        what = f"producer {producer.producer_id} of {producer.topic.name} at {connection.peer}"
+        return self._limits.of_producer(what, producer, relay.sends.waiting_of(producer.producer_id))
+
+    def _consumer(self, connection: Connection, consumer: RelayedConsumer) -> Iterable[Hold]:
         permits = consumer.permits
-        episode = permits.waits if permits is not None else None
-        if permits is None or episode is None or episode.of not in permits.lines or not permits.wanted:
-            return
-        now_ns = self._clock.monotonic_ns()
-        if episode.slows(now_ns, at_once=True):
-            what = f"consumer {consumer.consumer_id} of {consumer.topic} at {connection.peer}"
-            numbers = {"held_permits": permits.wanted, **episode.numbers(now_ns)}
-            yield self._limits.of_group(what, "dispatch", episode.of, episode.since_ns, numbers)
+        if permits is None or not permits.wanted:
+            return ()
+        what = f"consumer {consumer.consumer_id} of {consumer.topic} at {connection.peer}"
+        return self._limits.of_wait(what, permits.waits, permits.lines, {"held_permits": permits.wanted})
 
-    def _connection(self, what: str, connection: Connection) -> Iterator[Hold]:
-        session = connection.handler
-        relay = session.relay if isinstance(session, Session) else None
+    def _connection(self, relay: Relay | None, connection: Connection) -> Iterator[Hold]:
+        what = f"client {connection.peer}"
         producers = relay.sends.producers.values() if relay is not None else ()
-        at = Muted(
-            connection=connection,
-            lines=[line for one in producers for line in one.topic.publish_lines],
+        yield from self._limits.of_mutes(
+            what,
+            connection,
+            [line for one in producers for line in one.topic.publish_lines],
             freed_by="brokers take what was sent",
             broker=f"broker {relay.target}" if relay is not None else "its broker",
             unsent_bytes=relay.unsent_bytes if relay is not None else 0,
         )
-        mutes = connection.muted.snapshot()
-        for mute in mutes:
-            yield self._limits.of_mute(what, mute, at)
         unread = connection.out_bytes and not connection.room_bytes
-        if unread and MuteReason.OUTBOUND not in {mute.reason for mute in mutes}:
+        if unread and all(mute.reason is not MuteReason.OUTBOUND for mute in connection.muted.snapshot()):
             yield Hold(kind=HoldKind.OUTBOUND, what=what, numbers={"unsent_bytes": connection.out_bytes})
 
 
-def _is_client(connection: Connection, address: str | None) -> bool:
-    return address is None or address in {connection.peer, connection.peer.rpartition(":")[0]}
+def _addresses(connection: Connection) -> tuple[str, str]:
+    """With and without the port."""
+    return connection.peer, connection.peer.rpartition(":")[0]
 
 
 def _is_owner(connection_id: int, owner: Owner) -> bool:

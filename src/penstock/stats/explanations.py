@@ -11,9 +11,9 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
 from contextlib import aclosing
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final, TypeAlias
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from penstock.core.errors import NotFound
@@ -35,26 +35,26 @@ ROWS_PER_TURN: Final = 50
 
 
 class Seen(Enum):
-    """What an answer counts."""
+    """What an answer counts; OTHER is not shown."""
 
     PRODUCER = auto()
     SUBSCRIPTION = auto()
     CLIENT = auto()
+    OTHER = auto()
 
 
-# Holds, and what was looked at; None: something that the answer does not count.
-Walk: TypeAlias = "AsyncGenerator[Hold | Seen | None, None]"
+# What was looked at, and its holds.
+Walk: TypeAlias = "AsyncGenerator[tuple[Seen, Iterable[Hold]], None]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Question(NamedTuple):
     """What is to be explained.
 
     Attributes:
         of: what is asked for, for people.
         path: of the route that answers it, below `/admin/v3/why/`.
         concerns: whether a topic is asked for.
-        tenant: that is asked for.
+        lists: whether whoever lists topics is asked for.
         client: the name of a producer, or the address of a client of a proxy.
         quotas: whether backlog quotas are compared with backlogs, which may read the disk.
     """
@@ -62,12 +62,12 @@ class Question:
     of: str = "everything"
     path: str = ""
     concerns: Callable[[TopicName], bool] = lambda _topic: True
-    tenant: str | None = None
+    lists: Callable[[Owner], bool] = lambda _owner: False
     client: str | None = None
     quotas: bool = True
 
 
-_COUNT: Final = Question(quotas=False)
+_COUNT: Final = Question(lists=lambda _owner: True, quotas=False)
 
 
 class Explanations(ABC):
@@ -86,40 +86,28 @@ class Explanations(ABC):
 
     async def of_tenant(self, tenant: str) -> Json:
         """Explain why clients wait that use topics of a tenant, or list them."""
-        return await self._answer(
-            Question(
-                of=f"tenant {tenant}",
-                path=f"tenants/{quote(tenant, safe='')}",
-                concerns=lambda topic: topic.tenant == tenant,
-                tenant=tenant,
-            )
-        )
+        path = f"tenants/{quote(tenant, safe='')}"
+        mine = Question(f"tenant {tenant}", path, lambda topic: topic.tenant == tenant)
+        return await self._answer(mine._replace(lists=lambda owner: owner.tenant == tenant))
 
     async def of_namespace(self, namespace: NamespaceName) -> Json:
         """Explain why clients wait that use topics of a namespace."""
+        path = f"namespaces/{namespace}"
         return await self._answer(
-            Question(
-                of=f"namespace {namespace}",
-                path=f"namespaces/{namespace}",
-                concerns=lambda topic: topic.namespace_name == namespace,
-            )
+            Question(f"namespace {namespace}", path, lambda topic: topic.namespace_name == namespace)
         )
 
     async def of_topic(self, name: TopicName) -> Json:
         """Explain why clients wait that use a topic, or its partitions."""
-        return await self._answer(
-            Question(
-                of=f"topic {name}",
-                path=f"{name.domain}/{name.tenant}/{name.namespace}/{quote(name.local, safe='')}",
-                concerns=lambda topic: name in {topic, topic.parent},
-            )
-        )
+        path = f"{name.domain}/{name.tenant}/{name.namespace}/{quote(name.local, safe='')}"
+        return await self._answer(Question(f"topic {name}", path, lambda topic: name in {topic, topic.parent}))
 
     async def counts(self) -> Mapping[HoldKind, int]:
         """Count what waits now, by kind. Producers that backlog quotas refuse, or would refuse, are not counted."""
-        counts: Counter[HoldKind] = Counter(hold.kind for hold in of_rows(self._budget))
-        holds, _ = await self._found(_COUNT, None)
-        counts.update(hold.kind for hold in (*holds, *self._of_listings(lambda _owner: True)))
+        counts = Counter(hold.kind for hold in (*of_rows(self._budget), *self._of_listings(_COUNT.lists)))
+        async with aclosing(self._portions(_COUNT)) as portions:
+            async for _, holds in portions:
+                counts.update(hold.kind for hold in holds)
         return counts
 
     @abstractmethod
@@ -127,9 +115,16 @@ class Explanations(ABC):
         """Walk over everything that the question concerns."""
 
     async def _answer(self, question: Question) -> Json:
-        holds, seen = await self._found(question, FINDINGS_MAX)
-        if question.tenant is not None:
-            holds += self._of_listings(lambda owner: owner.tenant == question.tenant)
+        holds: list[Hold] = []
+        seen: Counter[Seen] = Counter()
+        async with aclosing(self._portions(question)) as portions:
+            async for kind, some in portions:
+                holds += some
+                seen[kind] += 1
+                if len(holds) > FINDINGS_MAX:
+                    break
+        holds += self._of_listings(question.lists)
+        del seen[Seen.OTHER]
         if self._used_only and not (holds or seen):
             raise NotFound(f"no client of this proxy uses {question.of}")
         return explanation(
@@ -140,23 +135,17 @@ class Explanations(ABC):
             subscriptions=seen[Seen.SUBSCRIPTION],
         )
 
-    def _of_listings(self, concerns: Callable[[Owner], bool]) -> Iterable[Hold]:
-        return of_listings(self._listings, concerns, self._clock.monotonic_ns())
-
-    async def _found(self, question: Question, holds_max: int | None) -> tuple[list[Hold], Counter[Seen]]:
-        """Walk in portions, until there are more holds than `holds_max`."""
-        holds: list[Hold] = []
-        seen: Counter[Seen] = Counter()
+    async def _portions(self, question: Question) -> AsyncGenerator[tuple[Seen, list[Hold]], None]:
+        """Walk in turns of the loop. A subscription may have any number of consumers: the first holds are enough."""
         rows = 0
         async with self._one, aclosing(self._walk(question)) as walk:
-            async for one in walk:
-                if isinstance(one, Seen):
-                    seen[one] += 1
-                elif one is not None:
-                    holds.append(one)
-                    if holds_max is not None and len(holds) > holds_max:
-                        break
-                rows += 1
-                if rows % ROWS_PER_TURN == 0:
+            async for kind, some in walk:
+                holds = list(islice(some, FINDINGS_MAX + 1))
+                yield kind, holds
+                rows += 1 + len(holds)
+                if rows >= ROWS_PER_TURN:
+                    rows = 0
                     await asyncio.sleep(0)
-        return holds, seen
+
+    def _of_listings(self, concerns: Callable[[Owner], bool]) -> Iterable[Hold]:
+        return of_listings(self._listings, concerns, self._clock.monotonic_ns())

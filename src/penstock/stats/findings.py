@@ -111,32 +111,28 @@ def finding(hold: Hold, now_ns: int) -> Json:
 
 def explanation(of: str, holds: Iterable[Hold], now_ns: int, *, producers: int, subscriptions: int) -> Json:
     """The answer to a question: findings in the order of kinds, what refuses everybody first."""
-    ordered = sorted(holds, key=lambda hold: _RANKS[hold.kind])
+    ordered = sorted(holds, key=lambda hold: _RANKS[hold.kind.value])
     findings = [finding(hold, now_ns) for hold in ordered[:FINDINGS_MAX]]
-    return {
-        "of": of,
-        "slowed": slowed(findings),
-        "producers": producers,
-        "subscriptions": subscriptions,
-        "findings": findings,
-        "more": len(ordered) > FINDINGS_MAX,
-        "unanswered": [],
-    }
+    counts = {"producers": producers, "subscriptions": subscriptions}
+    return _answer(of, counts, findings, more=len(ordered) > FINDINGS_MAX)
 
 
 def merged(own: Json, others: Sequence[Json], unanswered: Sequence[int]) -> Json:
     """The answers of several brokers in one."""
     answers = (own, *others)
     findings = [found for answer in answers for found in answer["findings"]]
-    findings.sort(key=lambda found: _RANK_OF_REASON.get(found["reason"], 0))
+    findings.sort(key=lambda found: _RANKS.get(found["reason"], 0))
+    counts = {count: sum(answer[count] for answer in answers) for count in ("producers", "subscriptions")}
+    more = any(answer["more"] for answer in answers) or len(findings) > FINDINGS_MAX
+    return _answer(own["of"], counts, findings[:FINDINGS_MAX], unanswered, more=more)
+
+
+def _answer(
+    of: str, counts: Mapping[str, int], findings: Sequence[Json], unanswered: Sequence[int] = (), *, more: bool
+) -> Json:
     return {
-        "of": own["of"],
-        "slowed": slowed(findings),
-        **{count: sum(answer[count] for answer in answers) for count in ("producers", "subscriptions")},
-        "findings": findings[:FINDINGS_MAX],
-        "more": any(answer["more"] for answer in answers) or len(findings) > FINDINGS_MAX,
-        "unanswered": unanswered,
-    }
+        "of": of, "slowed": slowed(findings), **counts, "findings": findings, "more": more, "unanswered": [*unanswered],
+    }  # fmt: skip
 
 
 def slowed(findings: Iterable[Json]) -> bool:
@@ -144,5 +140,4 @@ def slowed(findings: Iterable[Json]) -> bool:
     return any(found.get("effect", Effect.SLOWS.value) == Effect.SLOWS.value for found in findings)
 
 
-_RANKS: Final = {kind: rank for rank, kind in enumerate(HoldKind)}
-_RANK_OF_REASON: Final = {kind.value: rank for kind, rank in _RANKS.items()}
+_RANKS: Final = {kind.value: rank for rank, kind in enumerate(HoldKind)}

@@ -6,8 +6,8 @@ Where: `broker.stats.why` and `proxy.why` ask for the holds of producers, subscr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from penstock.core.units import NS_PER_S
 from penstock.governance.budget import Row, owner_and_key
@@ -15,48 +15,36 @@ from penstock.governance.holds import Hold, HoldKind
 from penstock.governance.muting import MuteReason
 from penstock.governance.resource_group import NOTHING
 from penstock.groups.adaptive_publish import AdaptivePublish
-from penstock.net.topic_list_limiter import LimitType
+from penstock.groups.group_publish import GroupPublish
+from penstock.groups.limit import Limit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from penstock.core.clock import Clock
     from penstock.core.usage_report import FourNumbers
     from penstock.governance.adaptive_throttle import Pressures
     from penstock.governance.budget import BudgetRow
+    from penstock.governance.holds import Episode
     from penstock.governance.muting import Mute
     from penstock.governance.resource_group import Amount, ClassLimiter
     from penstock.groups.group import Group
-    from penstock.groups.group_publish import GroupPublish
     from penstock.groups.ports import LimitedProducer, MeasuredMemory
     from penstock.net.connection import Connection
     from penstock.net.topic_list_limiter import Owner, TopicListMemoryLimiter
+
+L = TypeVar("L", bound=Limit[Any])
 
 # The owner of the broker's own rates; topics use their names, which contain a scheme.
 _BROKER: Final = "broker"
 _PUBLISH_RATE: Final = (
     "raise publishRate of the topic or its namespace, or maxPublishRatePerTopicInMessages and …InBytes"
 )
-_DETACH: Final = "or detach the namespace or tenant"
 _LIMITS: Final = frozenset((HoldKind.PUBLISH_RATE, HoldKind.GROUP_QUOTA, HoldKind.ADAPTIVE_RATE))
 _PUBLISH_RATE_OF_BROKER: Final = "raise brokerPublisherThrottlingMaxMessageRate and …MaxByteRate"
 
 # Waiting listings that are looked at.
 _LISTINGS_MAX: Final = 1_000
-_LISTINGS: Final = (
-    (LimitType.HEAP_MEMORY, "heap", "maxTopicListInFlightHeapMemSizeMB"),
-    (LimitType.DIRECT_MEMORY, "direct", "maxTopicListInFlightDirectMemSizeMB"),
-)
-
-
-class Line(Protocol):
-    """Producers or consumers that wait for a limit."""
-
-    owner: str
-    limiter: ClassLimiter
-
-    @property
-    def waiting(self) -> int: ...
 
 
 class Held(Protocol):
@@ -81,21 +69,12 @@ class Sharing(Protocol):
         """Why this one is not registered, and what follows; None if it is, or need not be."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Muted:
-    """A connection that is not read, and what may be said of it.
+class Said(NamedTuple):
+    """What a limit says of itself: whose it is, what lifts it besides time, and its numbers."""
 
-    Attributes:
-        lines: limits of its producers.
-        freed_by: what frees request memory.
-        broker: behind a proxy, which has not taken `unsent_bytes`.
-    """
-
-    connection: Connection
-    lines: Iterable[GroupPublish]
-    freed_by: str
-    broker: str = "its broker"
-    unsent_bytes: int = 0
+    of: str
+    lifted_by: str
+    numbers: Mapping[str, float]
 
 
 class LimitHolds:
@@ -121,79 +100,109 @@ class LimitHolds:
 
     def of_producer(self, what: str, producer: LimitedProducer, held: Held | None) -> Iterator[Hold]:
         """The limit that a producer waits for, or has waited for a moment ago."""
-        episode, now_ns = producer.waits, self._clock.monotonic_ns()
-        line = episode.of if episode is not None else None
-        if episode is None or line is None or line not in producer.topic.publish_lines:
+        got, amount = producer.messages_in, held.amount if held is not None else NOTHING
+        limits = producer.topic.publish_lines
+        numbers = {"held_messages": amount.messages, "held_bytes": amount.bytes}
+        yield from self.of_wait(what, producer.waits, limits, numbers, got=got, wanted=got + amount.messages)
+
+    def of_wait(
+        self,
+        what: str,
+        waits: Episode[L] | None,
+        limits: Collection[L],
+        numbers: Mapping[str, float],
+        *,
+        got: int | None = None,
+        wanted: int | None = None,
+    ) -> Iterator[Hold]:
+        """A wait for one of these limits, or for one that was lifted. Args: got, wanted: see `Episode.numbers`."""
+        limit, now_ns = waits.of if waits is not None else None, self._clock.monotonic_ns()
+        if waits is None or limit is None or limit not in limits or not limit.limiter.share.limited:
             return
-        if line.limiter.share.limited and episode.slows(now_ns, at_once=True):
-            got, amount = producer.messages_in, held.amount if held is not None else NOTHING
-            numbers = episode.numbers(now_ns, got=got, wanted=got + amount.messages)
-            numbers |= {"held_messages": amount.messages, "held_bytes": amount.bytes}
-            yield self.of_line(what, line, episode.since_ns, numbers)
+        if waits.slows(now_ns, at_once=True):
+            yield self.of_limit(what, limit, waits.since_ns, {**waits.numbers(now_ns, got, wanted), **numbers})
 
-    def of_line(self, what: str, line: GroupPublish, since_ns: int, numbers: Mapping[str, float]) -> Hold:
-        """A limit of what is published."""
-        if isinstance(line, AdaptivePublish):
-            return self._throttle(what, line, since_ns, numbers)
-        if line.hold is HoldKind.PUBLISH_RATE:
-            return self._publish_rate(what, line, since_ns, numbers)
-        return self.of_group(what, "publish", line, since_ns, numbers)
-
-    def of_mute(self, what: str, mute: Mute, at: Muted) -> Hold:
-        """A connection that is not read, for a limit of its producers or for a reason of its own."""
-        connection = at.connection
-        # The connection waits for both alike; which of them refused it, the memory knows.
-        reason = connection.refused_by if mute.reason is MuteReason.REQUEST_MEMORY else mute.reason
-        kind = HoldKind(reason.value)
-        held = mute.waits.numbers(self._clock.monotonic_ns())
-        line = next((one for one in at.lines if (one.reason, one.owner) == (mute.reason, mute.owner)), None)
-        pool = {"used_bytes": self._requests.used_bytes, "limit_bytes": self._requests.limit_bytes}
-        if line is not None:
-            hold = self.of_line(what, line, mute.waits.since_ns, {**pool, **held})
-            return replace(hold, after=": its connection holds as much of it as it may, and is not read")
-        if kind in _LIMITS:
-            gone = "a limit that was removed just now"
-            return Hold(kind=kind, what=what, of=gone, since_ns=mute.since_ns, lifted_by="the next turn of the loop")
-        of_connection = {**pool, "connection_bytes": connection.held_bytes}
-        numbers: Mapping[HoldKind, Mapping[str, float]] = {
-            HoldKind.REQUEST_MEMORY: of_connection,
-            HoldKind.REQUEST_COUNT: of_connection,
-            HoldKind.COMMANDS: {"held_bytes": connection.held_bytes},
-            HoldKind.OUTBOUND: {"unsent_bytes": connection.out_bytes},
-            HoldKind.UPSTREAM: {"unsent_bytes": at.unsent_bytes},
-        }
+    def of_limit(
+        self, what: str, limit: Limit[Any], since_ns: int, numbers: Mapping[str, float], said: Said | None = None
+    ) -> Hold:
+        """Whoever waits for a limit. Args: said: of the limit; None: it is one that proxies have, too."""
+        limiter, now_ns = limit.limiter, self._clock.monotonic_ns()
+        if said is None and isinstance(limit, AdaptivePublish):
+            said = self._said_of_throttle(limit, now_ns)
+        elif said is None:
+            said = _said_of_rate(limit) if limit.hold is HoldKind.PUBLISH_RATE else self._said_of_group(limit)
         return Hold(
-            kind=kind,
+            kind=limit.hold,
             what=what,
-            of=at.broker,
-            since_ns=mute.waits.since_ns,
-            lifted_by=at.freed_by,
-            numbers={**numbers.get(kind, {}), **held},
-        )
-
-    def of_group(self, what: str, traffic: str, line: Line, since_ns: int | None, numbers: Mapping[str, float]) -> Hold:
-        """A resource group, or one that was."""
-        limiter, group = line.limiter, self._groups().get(line.owner)
-        now_ns, share = self._clock.monotonic_ns(), limiter.share
-        quota = getattr(group.quota, traffic) if group is not None else share
-        sharing = self._sharing
-        problem = sharing.problem if sharing is not None else None
-        return Hold(
-            kind=HoldKind.GROUP_QUOTA,
-            what=what,
-            of=f"{traffic} quota of resource group {line.owner}",
+            of=said.of,
             since_ns=since_ns,
             ready_ns=limiter.delay_ns(now_ns),
-            lifted_by=f"raise {traffic}RateInMsgs or {traffic}RateInBytes of the group, {_DETACH}"
+            lifted_by=said.lifted_by,
+            numbers={**said.numbers, **_balances(limiter, now_ns), **numbers},
+        )
+
+    def of_mutes(
+        self,
+        what: str,
+        connection: Connection,
+        limits: Collection[GroupPublish],
+        *,
+        broker: str = "its broker",
+        unsent_bytes: int = 0,
+        freed_by: str = "it is freed",
+        tenants: Callable[[Mute], frozenset[str] | None] = lambda _mute: None,
+    ) -> Iterator[Hold]:
+        """Why a connection is not read: for a limit of its producers, or for a reason of its own.
+
+        `freed_by` frees request memory. Behind a proxy, `broker` has not taken `unsent_bytes`. `tenants` says who may
+        see whose limit it is.
+        """
+        now_ns, requests = self._clock.monotonic_ns(), self._requests
+        pool = {"used_bytes": requests.used_bytes, "limit_bytes": requests.limit_bytes}
+        of_requests = {**pool, "connection_bytes": connection.held_bytes}
+        numbers: Mapping[HoldKind, Mapping[str, float]] = {
+            HoldKind.REQUEST_MEMORY: of_requests,
+            HoldKind.REQUEST_COUNT: of_requests,
+            HoldKind.COMMANDS: {"held_bytes": connection.held_bytes},
+            HoldKind.OUTBOUND: {"unsent_bytes": connection.out_bytes},
+            HoldKind.UPSTREAM: {"unsent_bytes": unsent_bytes},
+        }
+        for mute in connection.muted.snapshot():
+            # The connection waits for both alike; which of them refused it, the memory knows.
+            reason = connection.refused_by if mute.reason is MuteReason.REQUEST_MEMORY else mute.reason
+            kind, held = HoldKind(reason.value), mute.waits.numbers(now_ns)
+            limit = next((one for one in limits if (one.reason, one.owner) == (mute.reason, mute.owner)), None)
+            if limit is not None:
+                hold = self.of_limit(what, limit, mute.waits.since_ns, {**pool, **held})
+                hold = replace(hold, after=": its connection holds as much of it as it may, and is not read")
+            else:
+                gone = kind in _LIMITS
+                hold = Hold(
+                    kind=kind,
+                    what=what,
+                    of="a limit that was removed just now" if gone else broker,
+                    since_ns=mute.waits.since_ns,
+                    lifted_by="the next turn of the loop" if gone else freed_by,
+                    numbers={**numbers.get(kind, {}), **held},
+                )
+            yield replace(hold, tenants=tenants(mute))
+
+    def _said_of_group(self, limit: Limit[Any]) -> Said:
+        """A resource group, or one that was."""
+        traffic = "publish" if isinstance(limit, GroupPublish) else "dispatch"
+        group, share, sharing = self._groups().get(limit.owner), limit.limiter.share, self._sharing
+        quota = getattr(group.quota, traffic) if group is not None else share
+        problem = sharing.problem if sharing is not None else None
+        return Said(
+            f"{traffic} quota of resource group {limit.owner}",
+            f"raise {traffic}RateInMsgs or {traffic}RateInBytes of the group, or detach the namespace or tenant"
             + (f"; {problem}" if problem is not None else ""),
-            numbers={
-                **balances(limiter, now_ns),
-                **per_s("share_", share.messages, share.bytes),
-                **per_s("quota_", quota.messages, quota.bytes),
+            {
+                **per("s", "share_", share.messages, share.bytes),
+                **per("s", "quota_", quota.messages, quota.bytes),
                 **({"members": sharing.members} if sharing is not None and sharing.members else {}),
-                **self._wanted_elsewhere(line.owner, traffic),
-                "waiting": line.waiting,
-                **numbers,
+                **self._wanted_elsewhere(limit.owner, traffic),
+                "waiting": limit.waiting,
             },
         )
 
@@ -206,38 +215,20 @@ class LimitHolds:
             wanted |= {f"{member}_wants_messages_per_s": messages, f"{member}_wants_bytes_per_s": nbytes}
         return wanted
 
-    def _publish_rate(self, what: str, line: Line, since_ns: int, numbers: Mapping[str, float]) -> Hold:
-        now_ns, of_broker, rate = self._clock.monotonic_ns(), line.owner == _BROKER, line.limiter.share
-        return Hold(
-            kind=HoldKind.PUBLISH_RATE,
-            what=what,
-            of="the broker" if of_broker else line.owner,
-            since_ns=since_ns,
-            ready_ns=line.limiter.delay_ns(now_ns),
-            lifted_by=_PUBLISH_RATE_OF_BROKER if of_broker else _PUBLISH_RATE,
-            numbers={**balances(line.limiter, now_ns), **per_s("", rate.messages, rate.bytes), **numbers},
-        )
-
-    def _throttle(self, what: str, line: AdaptivePublish, since_ns: int, numbers: Mapping[str, float]) -> Hold:
-        throttle, now_ns = line.throttle, self._clock.monotonic_ns()
-        pressures, share = throttle.pressures, line.limiter.share
-        return Hold(
-            kind=HoldKind.ADAPTIVE_RATE,
-            what=what,
-            of=line.owner_text,
-            since_ns=since_ns,
-            lifted_by=_relief(pressures),
-            numbers={
+    def _said_of_throttle(self, limit: AdaptivePublish, now_ns: int) -> Said:
+        throttle, pressures, share = limit.throttle, limit.throttle.pressures, limit.limiter.share
+        return Said(
+            limit.owner_text,
+            _relief(pressures),
+            {
                 "memory_pressure": round(pressures.memory, 3),
                 "backlog_pressure": round(pressures.backlog, 3),
                 "queueing_pressure": round(pressures.queueing, 3),
                 "weight": round(pressures.weight, 3),
                 "throttled_for_s": round((now_ns - (throttle.since_ns or now_ns)) / NS_PER_S, 1),
-                **per_s("natural_", throttle.messages.natural, throttle.bytes.natural),
-                **per_s("", share.messages, share.bytes),
-                **balances(line.limiter, now_ns),
+                **per("s", "natural_", throttle.messages.natural, throttle.bytes.natural),
+                **per("s", "", share.messages, share.bytes),
                 **(self._memory_in_use() if pressures.memory > 0 else {}),
-                **numbers,
             },
         )
 
@@ -255,15 +246,14 @@ class LimitHolds:
 
 def of_listings(limiter: TopicListMemoryLimiter, concerns: Callable[[Owner], bool], now_ns: int) -> Iterator[Hold]:
     """Topic listings that wait for memory."""
-    for kind, memory, setting in _LISTINGS:
-        of_kind = limiter.limiter(kind)
-        seen = of_kind.snapshot()
-        for one in of_kind.waiting(_LISTINGS_MAX):
+    for row in limiter.rows():
+        seen, (_, setting) = row.semaphore.snapshot(), owner_and_key(row)
+        for one in row.semaphore.waiting(_LISTINGS_MAX):
             if concerns(one.owner):
                 yield Hold(
                     kind=HoldKind.TOPIC_LIST_MEMORY,
                     what=f"a listing of tenant {one.owner.tenant}",
-                    of=memory,
+                    of=row.name.removeprefix("listings-"),
                     since_ns=now_ns - one.waited_ns,
                     lifted_by=setting,
                     numbers={
@@ -284,16 +274,22 @@ def of_rows(budget: Iterable[BudgetRow]) -> Iterator[Hold]:
             yield Hold(kind=HoldKind.MEMORY_ROW, what="whoever needs more", of=owner, lifted_by=key, numbers=numbers)
 
 
-def per_s(name: str, messages: float | None, nbytes: float | None) -> dict[str, float]:
-    """Rates that are set."""
+def per(unit: str, name: str, messages: float | None, nbytes: float | None) -> dict[str, float]:
+    """Messages and bytes per second, or period, if they are limited."""
     rates = (("messages", messages), ("bytes", nbytes))
-    return {f"{name}{unit}_per_s": round(rate, 3) for unit, rate in rates if rate}
+    return {f"{name}{what}_per_{unit}": round(one, 3) for what, one in rates if one}
 
 
-def balances(limiter: ClassLimiter, now_ns: int) -> dict[str, float]:
+def _balances(limiter: ClassLimiter, now_ns: int) -> dict[str, float]:
     """Messages and bytes that are left, negative in debt; without those that are not limited."""
     left = zip(("messages_left", "bytes_left"), limiter.left(now_ns), strict=True)
     return {name: value for name, value in left if value is not None}
+
+
+def _said_of_rate(limit: Limit[Any]) -> Said:
+    of_broker, share = limit.owner == _BROKER, limit.limiter.share
+    raised = _PUBLISH_RATE_OF_BROKER if of_broker else _PUBLISH_RATE
+    return Said("the broker" if of_broker else limit.owner, raised, per("s", "", share.messages, share.bytes))
 
 
 def _relief(pressures: Pressures) -> str:

@@ -32,6 +32,7 @@ from penstock.broker.stats.stats import TopicStats
 from penstock.broker.stats.stats_internal import InternalStats
 from penstock.broker.stats.stats_partitioned import PartitionedStats
 from penstock.broker.stats.why import Why
+from penstock.stats.limit_holds import LimitHolds
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -77,15 +78,18 @@ def administration(broker: Broker, *, for_peers: bool = False) -> Administration
         resources=resources,
         partitions=partitions.count,
         quotas=broker.quotas,
-        groups=broker.groups,
-        connections=broker.connections,
+        limits=LimitHolds(
+            broker.clock,
+            lambda: broker.groups.in_use,
+            broker.sharing,
+            broker.connections.memory,
+            lambda: broker.throttling.measured if broker.throttling is not None else None,
+        ),
         clients=broker.sessions,
         clock=broker.clock,
         holds_of_all=broker.holds_of_all,
         listings=broker.listings,
         budget=broker.budget,
-        sharing=broker.sharing,
-        throttling=broker.throttling,
         elsewhere=elsewhere,
     )
     return Administration(

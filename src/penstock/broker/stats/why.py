@@ -10,12 +10,11 @@ where somebody began to wait.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 from penstock.broker.elsewhere import NOWHERE
-from penstock.broker.publishing.dispatch_gate import gate_of
-from penstock.broker.publishing.limiters import DispatchRate
 from penstock.broker.publishing.ports import ProducerClient
 from penstock.broker.publishing.rates import BROKER
 from penstock.broker.stats.delivery_holds import holds_of
@@ -23,7 +22,6 @@ from penstock.core.errors import NotFound, TopicNotFound
 from penstock.governance.holds import Hold, HoldKind
 from penstock.stats.explanations import Explanations, Question, Seen
 from penstock.stats.findings import merged
-from penstock.stats.limit_holds import LimitHolds, Muted, balances, per_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -31,11 +29,8 @@ if TYPE_CHECKING:
     from penstock.broker.elsewhere import Elsewhere
     from penstock.broker.policies.quotas import Quotas
     from penstock.broker.publishing.access_modes import Waiting
-    from penstock.broker.publishing.groups import Groups
-    from penstock.broker.publishing.ports import PublishedTopic
     from penstock.broker.publishing.producer import Producer
     from penstock.broker.subscriptions.consumer import Consumer
-    from penstock.broker.subscriptions.subscription import Subscription
     from penstock.broker.topics.directory import TopicDirectory
     from penstock.broker.topics.namespace_resources import NamespaceResources
     from penstock.broker.topics.topic import Topic
@@ -43,18 +38,10 @@ if TYPE_CHECKING:
     from penstock.core.names import NamespaceName, TopicName
     from penstock.governance.budget import Budget
     from penstock.governance.muting import Mute
-    from penstock.groups.adaptive_throttling import AdaptiveThrottling
-    from penstock.net.listener import Connections
     from penstock.net.topic_list_limiter import TopicListMemoryLimiter
     from penstock.stats.explanations import Walk
     from penstock.stats.findings import Json
-    from penstock.stats.limit_holds import Sharing
-
-_RAISE_DISPATCH: Final = {
-    "Subscription": "raise subscriptionDispatchRate of the topic or its namespace",
-    "Topic": "raise dispatchRate of the topic or its namespace",
-    "Broker": "raise dispatchThrottlingRateInMsg and dispatchThrottlingRateInByte",
-}
+    from penstock.stats.limit_holds import LimitHolds
 
 
 class Client(ProducerClient, Protocol):
@@ -74,21 +61,15 @@ class Why(Explanations):
         resources: NamespaceResources,
         partitions: Callable[[TopicName], int],
         quotas: Quotas[Topic],
-        groups: Groups,
-        connections: Connections,
+        limits: LimitHolds,
         clients: Collection[Client],
         clock: Clock,
         holds_of_all: Callable[[], Iterable[Hold]],
         listings: TopicListMemoryLimiter,
         budget: Budget,
-        sharing: Sharing | None = None,
-        throttling: AdaptiveThrottling[PublishedTopic] | None = None,
         elsewhere: Elsewhere = NOWHERE,
     ) -> None:
-        """Receive what this reads.
-
-        Args: sharing: usage of the other brokers. throttling: None if disabled. elsewhere: what other brokers explain.
-        """
+        """Receive what this reads. Args: elsewhere: what other brokers explain."""
         super().__init__(clock, listings, budget)
         self._topics = topics
         self._resources = resources
@@ -96,13 +77,7 @@ class Why(Explanations):
         self._quotas = quotas
         self._clients = clients
         self._holds_of_all = holds_of_all
-        self._limits = LimitHolds(
-            clock,
-            lambda: groups.in_use,
-            sharing,
-            connections.memory,
-            lambda: throttling.measured if throttling is not None else None,
-        )
+        self._limits = limits
         self._elsewhere = elsewhere
 
     async def of_tenant(self, tenant: str) -> Json:
@@ -121,7 +96,7 @@ class Why(Explanations):
     async def of_producer(self, name: str) -> Json:
         """Explain what slows the connected producers of this name."""
         path = f"producers/{quote(name, safe='')}"
-        found = await self._answer(Question(of=f"producer {name}", path=path, client=name))
+        found = await self._answer(Question(f"producer {name}", path, client=name))
         if not found["producers"]:
             raise NotFound(f"no producer {name!r} is connected")
         return found
@@ -133,34 +108,24 @@ class Why(Explanations):
         return merged(own, answers, missing)
 
     async def _walk(self, question: Question) -> Walk:
-        for hold in self._holds_of_all():
-            yield hold
+        yield Seen.OTHER, self._holds_of_all()
         name, concerns = question.client, question.concerns
         for topic in self._topics.loaded():
-            yield None
+            yield Seen.OTHER, ()
             if not concerns(topic.name) or not (name is None or _knows(topic, name)):
                 continue
             if question.quotas:
-                for hold in await self._backlog_quota(topic):
-                    yield hold
+                yield Seen.OTHER, await self._backlog_quota(topic)
             for producer in list(topic.producers.values()):
                 if name in {None, producer.name}:
-                    yield Seen.PRODUCER
-                    for hold in self._producer(producer):
-                        yield hold
+                    yield Seen.PRODUCER, self._producer(producer)
             for place, waiting in enumerate(list(topic.write_access.waiting)):
                 if name in {None, waiting.producer.name}:
-                    yield Seen.PRODUCER
-                    yield _waits_for_access(topic, waiting, place)
+                    yield Seen.PRODUCER, (_waits_for_access(topic, waiting, place),)
             for subscription in list(topic.subscriptions.values()) if name is None else ():
-                yield Seen.SUBSCRIPTION
-                for hold in self._subscription(subscription):
-                    yield hold
+                yield Seen.SUBSCRIPTION, holds_of(subscription, self._limits, self._clock.monotonic_ns())
         for client in list(self._clients) if name is None else ():
-            yield None
-            if client.connection.muted:
-                for hold in self._client(client, concerns):
-                    yield hold
+            yield Seen.OTHER, self._client(client, concerns) if client.connection.muted else ()
 
     # -- publishing
 
@@ -192,60 +157,23 @@ class Why(Explanations):
         session = producer.session
         waiting = session.held.waiting_of(producer.producer_id) if session.held is not None else None
         yield from self._limits.of_producer(what, producer, waiting)
-        for mute in session.connection.muted.snapshot():
-            hold = self._limits.of_mute(what, mute, _muted(session))
-            yield replace(hold, tenants=_tenants(producer.topic.name.tenant, session, mute))
+        if session.connection.muted:
+            yield from self._mutes(what, session, producer.topic.name.tenant)
 
-    def _client(self, client: Client, concerns: Callable[[TopicName], bool]) -> Iterator[Hold]:
+    def _client(self, client: Client, concerns: Callable[[TopicName], bool]) -> Iterable[Hold]:
         """A client that is not read, and is not named as a producer's: nobody knows what it would ask for."""
         consumed = [consumer.subscription.topic.name for consumer in client.consumers.values()]
-        if any(concerns(producer.topic.name) for producer in client.producers.values()):
-            return
         topic = next(filter(concerns, consumed), None)
+        if any(concerns(producer.topic.name) for producer in client.producers.values()):
+            return ()
         if topic is None and (consumed or client.producers):
-            return
-        for mute in client.connection.muted.snapshot():
-            hold = self._limits.of_mute(f"client at {client.connection.peer}", mute, _muted(client))
-            # Whose client it is that has neither a producer nor a consumer, only administrators of the broker may know.
-            tenants = frozenset[str]() if topic is None else _tenants(topic.tenant, client, mute)
-            yield replace(hold, tenants=tenants)
+            return ()
+        what = f"client at {client.connection.peer}"
+        return self._mutes(what, client, topic.tenant if topic is not None else None)
 
-    # -- delivery
-
-    def _subscription(self, subscription: Subscription) -> Iterator[Hold]:
-        now_ns = self._clock.monotonic_ns()
-        yield from holds_of(subscription, now_ns)
-        gate, holds = gate_of(subscription), subscription.holds
-        if gate is None or gate.held_by is None or holds is None or not subscription.has_more:
-            return
-        limiter = gate.held_by
-        episode = holds.episode(gate.stopped_by, now_ns)
-        if episode is None or limiter not in gate.limits:
-            return
-        what = f"subscription {subscription.name} of {subscription.topic.text}"
-        waiting = {"waiting_entries": subscription.waiting}
-        numbers = {**waiting, **episode.numbers(now_ns, got=subscription.messages_out)}
-        if not isinstance(limiter, DispatchRate):
-            yield self._limits.of_group(what, "dispatch", limiter, episode.since_ns, numbers)
-            return
-        rate = limiter.rate
-        yield Hold(
-            kind=HoldKind.DISPATCH_RATE,
-            what=what,
-            of=limiter.kind.lower(),
-            since_ns=episode.since_ns,
-            ready_ns=limiter.limiter.delay_ns(now_ns),
-            lifted_by=_RAISE_DISPATCH[limiter.kind],
-            numbers={
-                **balances(limiter.limiter, now_ns),
-                **{
-                    name.replace("per_s", "per_period"): one
-                    for name, one in per_s("", rate.messages, rate.bytes).items()
-                },
-                "period_s": rate.period_s,
-                **numbers,
-            },
-        )
+    def _mutes(self, what: str, client: ProducerClient, tenant: str | None) -> Iterator[Hold]:
+        limits = [limit for one in client.producers.values() for limit in one.topic.publish_lines]
+        return self._limits.of_mutes(what, client.connection, limits, tenants=partial(_tenants, tenant, client))
 
 
 def _knows(topic: Topic, name: str) -> bool:
@@ -265,16 +193,13 @@ def _waits_for_access(topic: Topic, waiting: Waiting, place: int) -> Hold:
     )
 
 
-def _muted(client: ProducerClient) -> Muted:
-    return Muted(
-        connection=client.connection,
-        lines=[line for one in client.producers.values() for line in one.topic.publish_lines],
-        freed_by="it is freed",
-    )
+def _tenants(tenant: str | None, client: ProducerClient, mute: Mute) -> frozenset[str] | None:
+    """The tenants whose limit mutes a tenant's connection; None if it is its own limit, or the broker's.
 
-
-def _tenants(tenant: str, client: ProducerClient, mute: Mute) -> frozenset[str] | None:
-    """The tenants whose limit mutes a tenant's connection; None if it is its own limit, or the broker's."""
+    Whose client it is that has neither a producer nor a consumer, only administrators of the broker may know.
+    """
+    if tenant is None:
+        return frozenset()
     if mute.owner is None or mute.owner == BROKER:
         return None
     # Of an owner that is not known here, nobody is told.

@@ -66,11 +66,7 @@ class DispatchHolds:
         self.keys = self.keys and not all_keys
 
     def _begin(self, kind: HoldKind, now_ns: int, got: int) -> None:
-        episode = self._episodes.get(kind)
-        if episode is None:
-            self._episodes[kind] = Episode(now_ns, got)
-        else:
-            episode.begin(now_ns, got)
+        self._episodes[kind] = Episode.begun(self._episodes.get(kind), now_ns, got)
 
     def episode(self, kind: HoldKind, now_ns: int) -> Episode[None] | None:
         """The episode of a hold, if it slows the subscription now."""
