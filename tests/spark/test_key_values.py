@@ -85,8 +85,25 @@ def test_key_values_are_read_from_a_topic(
     write(rows, broker, topic=topic, valueFormat="binary")
     table = spark.read.format("pulsar").options(**{"service.url": broker.url, "topic": topic}).load()
     assert table.select("key", "value.*").collect() == [(7, "Ada", 36)]
-    with pytest.raises(PySparkException, match="schema of type KEYVALUESCHEMA"):
+    with pytest.raises(PySparkException, match="has a KeyValue schema: write columns key and value"):
         write(rows, broker, topic=topic)
+
+
+@pytest.mark.parametrize("encoding", ["INLINE", "SEPARATED"])
+def test_pairs_are_copied_from_a_topic_to_another(
+    spark: SparkSession, broker: BrokerProcess, topic: str, encoding: str
+) -> None:
+    definition = json.dumps({"key": "", "value": PERSON})
+    properties = {"key.schema.type": "INT64", "value.schema.type": "JSON", "kv.encoding.type": encoding}
+    copy = f"{topic}-copy"
+    for one in (topic, copy):
+        give_schema(broker, one, "KEY_VALUE", definition, properties)
+    rows = spark.sql("select id as key, struct('Ada' as name, int(id) as age) as value from range(20)")
+    write(rows, broker, topic=topic)
+    options = {"service.url": broker.url, "topic": topic}
+    write(spark.read.format("pulsar").options(**options).load(), broker, topic=copy)
+    found = spark.read.format("pulsar").options(**{**options, "topic": copy}).load()
+    assert sorted(found.select("key", "value.*").collect()) == [(number, "Ada", number) for number in range(20)]
 
 
 # -- Protobuf ----------------------------------------------------------------------------------------------------------
@@ -152,6 +169,20 @@ def test_a_protobuf_message_is_read_from_a_topic(spark: SparkSession, broker: Br
         "id": Decimal((1 << 64) - 1), "amount": 1.5, "color": "BLUE", "items": [{"sku": "a"}], "first": None,
         "raw": b"\0", "tags": {"x": 3}, "count": (1 << 32) - 1, "ok": False,
     }  # fmt: skip
+
+
+def test_protobuf_messages_are_copied_from_a_topic_to_another(
+    spark: SparkSession, broker: BrokerProcess, topic: str
+) -> None:
+    copy = f"{topic}-copy"
+    for one in (topic, copy):
+        give_schema(broker, one, "PROTOBUF_NATIVE", native_schema(order_file(), "shop.Order"), {})
+    write(spark.createDataFrame([(order_message(),)], "value binary"), broker, topic=topic, valueFormat="binary")
+    options = {"service.url": broker.url, "topic": topic}
+    write(spark.read.format("pulsar").options(**options).load(), broker, topic=copy)
+    raw = {"service.url": broker.url, "topic": copy, "valueFormat": "binary"}
+    (row,) = spark.read.format("pulsar").options(**raw).load().select("value").collect()
+    assert bytes(row.value) == order_message()
 
 
 def test_a_message_that_does_not_read_and_a_schema_that_is_none_are_told() -> None:

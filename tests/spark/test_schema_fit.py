@@ -10,40 +10,11 @@ from pyspark.sql import types as spark
 
 from penstock.spark.schema_fit import COMPLAINTS_MAX, complaints, joined
 from penstock.spark.structs import avro_record
+from tests.spark.ddl import struct_of as struct
 
 
 def record(*fields: tuple[str, Any]) -> dict[str, Any]:
     return {"type": "record", "name": "R", "fields": [{"name": name, "type": kind} for name, kind in fields]}
-
-
-def struct(ddl: str) -> spark.StructType:
-    """Without a session, `StructType.fromDDL` cannot be had."""
-    kinds: dict[str, spark.DataType] = {
-        "boolean": spark.BooleanType(),
-        "tinyint": spark.ByteType(),
-        "smallint": spark.ShortType(),
-        "int": spark.IntegerType(),
-        "bigint": spark.LongType(),
-        "float": spark.FloatType(),
-        "double": spark.DoubleType(),
-        "string": spark.StringType(),
-        "binary": spark.BinaryType(),
-        "date": spark.DateType(),
-        "timestamp": spark.TimestampType(),
-        "timestamp_ntz": spark.TimestampNTZType(),
-        "decimal(9,2)": spark.DecimalType(9, 2),
-        "array<int>": spark.ArrayType(spark.IntegerType()),
-        "array<string>": spark.ArrayType(spark.StringType()),
-        "map<string,int>": spark.MapType(spark.StringType(), spark.IntegerType()),
-        "map<int,int>": spark.MapType(spark.IntegerType(), spark.IntegerType()),
-        "void": spark.NullType(),
-    }
-    return spark.StructType([spark.StructField(*_field(part, kinds)) for part in ddl.split(", ")])
-
-
-def _field(text: str, kinds: dict[str, spark.DataType]) -> tuple[str, spark.DataType]:
-    name, kind = text.split(" ", 1)
-    return name, kinds[kind]
 
 
 DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}

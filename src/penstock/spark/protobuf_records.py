@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
     from google.protobuf.message import Message
 
-_TIMESTAMP: Final = "google.protobuf.Timestamp"
-_US_PER_S: Final = 1_000_000
+TIMESTAMP: Final = "google.protobuf.Timestamp"
+US_PER_S: Final = 1_000_000
 _SIMPLE: Final[dict[int, spark.DataType]] = {
     FieldDescriptor.CPPTYPE_INT32: spark.IntegerType(),
     FieldDescriptor.CPPTYPE_INT64: spark.LongType(),
@@ -84,16 +84,16 @@ def decoder(definition: bytes) -> Callable[[bytes], dict[str, Any]]:
 
 
 def _column_type(field: FieldDescriptor, inside: tuple[str, ...]) -> spark.DataType:
-    if _is_map(field):
-        key, value = _entry(field)
+    if is_map(field):
+        key, value = entry_of(field)
         return spark.MapType(_type(key, inside), _type(value, inside))
     kind = _type(field, inside)
-    return spark.ArrayType(kind) if _is_repeated(field) else kind
+    return spark.ArrayType(kind) if is_repeated(field) else kind
 
 
 def _type(field: FieldDescriptor, inside: tuple[str, ...]) -> spark.DataType:
     if field.message_type is not None:
-        if field.message_type.full_name == _TIMESTAMP:
+        if field.message_type.full_name == TIMESTAMP:
             return spark.TimestampType()
         return spark.StructType(fields_of(field.message_type, inside))
     if field.type == FieldDescriptor.TYPE_BYTES:
@@ -101,21 +101,21 @@ def _type(field: FieldDescriptor, inside: tuple[str, ...]) -> spark.DataType:
     return _SIMPLE[field.cpp_type]
 
 
-def _is_repeated(field: FieldDescriptor) -> bool:
+def is_repeated(field: FieldDescriptor) -> bool:
     # Versions of the library before 6 have `label` alone, later ones warn of it.
     said = getattr(field, "is_repeated", None)
     return bool(said if said is not None else field.label == FieldDescriptor.LABEL_REPEATED)  # type: ignore[attr-defined]
 
 
-def _entry(field: FieldDescriptor) -> tuple[FieldDescriptor, FieldDescriptor]:
+def entry_of(field: FieldDescriptor) -> tuple[FieldDescriptor, FieldDescriptor]:
     """Return the fields of a map's keys and values."""
     assert field.message_type is not None
     fields = field.message_type.fields_by_name
     return fields["key"], fields["value"]
 
 
-def _is_map(field: FieldDescriptor) -> bool:
-    return _is_repeated(field) and field.message_type is not None and field.message_type.GetOptions().map_entry
+def is_map(field: FieldDescriptor) -> bool:
+    return is_repeated(field) and field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
 # -- values ----------------------------------------------------------------------------------------------------------
@@ -127,11 +127,11 @@ def _row(message: Message) -> dict[str, Any]:
 
 
 def _cell(message: Message, field: FieldDescriptor) -> object:
-    if _is_map(field):
+    if is_map(field):
         # By its keys: a map of messages makes an empty one for a key that is only asked for.
-        held, kind = getattr(message, field.name), _entry(field)[1]
+        held, kind = getattr(message, field.name), entry_of(field)[1]
         return [(key, _one(held[key], kind)) for key in held]
-    if _is_repeated(field):
+    if is_repeated(field):
         return [_one(one, field) for one in getattr(message, field.name)]
     if field.has_presence and not message.HasField(field.name):
         return None
@@ -140,8 +140,8 @@ def _cell(message: Message, field: FieldDescriptor) -> object:
 
 def _one(value: Any, field: FieldDescriptor) -> object:  # noqa: ANN401 -- any that protobuf has
     if field.message_type is not None:
-        if field.message_type.full_name == _TIMESTAMP:
-            return value.seconds * _US_PER_S + value.nanos // 1000
+        if field.message_type.full_name == TIMESTAMP:
+            return value.seconds * US_PER_S + value.nanos // 1000
         return _row(value)
     if field.enum_type is not None:
         known = field.enum_type.values_by_number.get(value)

@@ -96,7 +96,7 @@ class StructFormat:
         """
         _insist_on_values(column, self._definition, "")
         rounded = column.cast(_in_units(column.type, self._definition), safe=False)
-        rows = rounded.cast(_as_numbers(rounded.type)).to_pylist(maps_as_pydicts="strict")
+        rows = rounded.cast(as_numbers(rounded.type)).to_pylist(maps_as_pydicts="strict")
         encode = self._encode
         try:
             return pa.array([None if row is None else encode(row) for row in rows], pa.binary())
@@ -167,14 +167,14 @@ def _in_units(kind: pa.DataType, avro: Avro) -> pa.DataType:
     return kind
 
 
-def _as_numbers(kind: pa.DataType) -> pa.DataType:
+def as_numbers(kind: pa.DataType) -> pa.DataType:
     """Return the same type, with times and dates as numbers."""
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_as_numbers(field.type)) for field in kind])
+        return pa.struct([field.with_type(as_numbers(field.type)) for field in kind])
     if pa.types.is_map(kind):
-        return pa.map_(kind.key_type, _as_numbers(kind.item_type))
+        return pa.map_(kind.key_type, as_numbers(kind.item_type))
     if pa.types.is_list(kind):
-        return pa.list_(_as_numbers(kind.value_type))
+        return pa.list_(as_numbers(kind.value_type))
     if pa.types.is_timestamp(kind):
         return pa.int64()
     return pa.int32() if pa.types.is_date(kind) else kind

@@ -4,7 +4,9 @@
     the topic has      a column `value`                            other columns
     no schema          binary or string, as it is                  JSON or Avro, with a schema made from the columns
     a primitive one    of that type                                refused
-    JSON, AVRO         a struct of the schema's columns            the schema's columns
+    JSON, AVRO, or     a struct of the schema's columns            the schema's columns
+    PROTOBUF_NATIVE
+    KeyValue           a struct of `key` and `value`               columns `key` and `value`
     another            refused, but for `valueFormat=binary`       refused
 
 Why nothing is sent that does not fit: a message that cannot be read stays in the topic, and all who read it fail.
@@ -19,8 +21,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 import pyarrow as pa
 from pyspark.sql import types as spark
 
+from penstock.spark import key_values
+from penstock.spark.key_value_format import KEY, VALUE, PairFormat
 from penstock.spark.options import BINARY
 from penstock.spark.primitives import PRIMITIVES
+from penstock.spark.protobuf_format import ProtobufFormat
 from penstock.spark.structs import StructFormat
 from penstock.spark.values import spark_type
 from penstock.spark.write_columns import TEXT, UnwritableColumns
@@ -66,7 +71,9 @@ class PrimitiveFormat:
         return self._primitive.encoded(column)
 
 
-def format_of(topic: str, given: spark.DataType, present: TopicSchema | None, wanted: str) -> ValueFormat:
+def format_of(
+    topic: str, given: spark.DataType, present: TopicSchema | None, wanted: str, column: str = VALUE
+) -> ValueFormat:
     """Return the format of a topic's values.
 
     Args:
@@ -74,22 +81,27 @@ def format_of(topic: str, given: spark.DataType, present: TopicSchema | None, wa
         given: the type of values in the DataFrame.
         present: the schema of the topic, if it has one.
         wanted: the option `valueFormat`.
+        column: for the text of errors.
 
     Raises:
         UnwritableColumns: these values do not fit the schema; names columns, wanted types and given types.
     """
+    if wanted != BINARY and present is not None and present.kind == Schema.KeyValueSchema:
+        return _pair_of(topic, given, present, wanted)
     if wanted != BINARY and isinstance(given, spark.StructType):
+        if not wanted and present is not None and present.kind == Schema.ProtobufNative:
+            return ProtobufFormat(topic, given, present)
         return StructFormat(topic, given, present, wanted)
     if wanted == BINARY or present is None or present.kind in _UNTYPED:
         if not isinstance(given, TEXT):
             raise UnwritableColumns(
-                f"column value is {given.simpleString()} and must be binary, string or a struct; "
+                f"column {column} is {given.simpleString()} and must be binary, string or a struct; "
                 + ("leave out valueFormat=binary" if wanted else "cast it to string, or put it into a struct")
             )
         return Unchanged()
     primitive = PRIMITIVES.get(present.kind)
     kind = Schema.Type.Name(present.kind).upper()
-    found = f"column value is {given.simpleString()}, and {topic} has a schema of type {kind}"
+    found = f"column {column} is {given.simpleString()}, and {topic} has a schema of type {kind}"
     if primitive is None:
         advice = ";"
         if present.kind in _RECORDS:
@@ -98,6 +110,18 @@ def format_of(topic: str, given: spark.DataType, present: TopicSchema | None, wa
     if not isinstance(given, primitive.takes):
         raise UnwritableColumns(f"{found}: cast it to {primitive.wanted}; {_ENCODED_ALREADY}")
     return PrimitiveFormat(present, primitive)
+
+
+def _pair_of(topic: str, given: spark.DataType, present: TopicSchema, wanted: str) -> PairFormat:
+    """Return the format of a topic with a KeyValue schema. Raises UnwritableColumns."""
+    if not isinstance(given, spark.StructType) or sorted(given.names) != [KEY, VALUE] or wanted:
+        shape = given.simpleString()
+        raise UnwritableColumns(
+            f"{topic} has a KeyValue schema: write columns {KEY} and {VALUE} and no others, or a struct of them, not "
+            f"{shape}; leave out valueFormat, or set it to binary for values that are encoded already"
+        )
+    parts = zip((KEY, VALUE), key_values.schemas_of(present), strict=True)
+    return PairFormat(present, *(format_of(topic, given[name].dataType, part, "", name) for name, part in parts))
 
 
 def _columns_of(present: TopicSchema) -> str:

@@ -107,15 +107,26 @@ class WriteColumns:
             if not self._fields:
                 raise UnwritableColumns("there is nothing to write: name a column `value`, or give columns of a struct")
             return spark.StructType([schema[name] for name in self._fields])
-        others = [name for name in self._fields if name != VALUE]
-        if others:
-            renamed = [f"{name} to {_OF_KAFKA[name]}" for name in others if name in _OF_KAFKA]
-            hint = f"; if they are what Kafka's source calls so, rename {', '.join(renamed)}" if renamed else ""
-            raise UnwritableColumns(
-                f"beside `value` there are the columns {', '.join(others)}: drop them, "
-                f"or put all into one: struct('*').alias('value'){hint}"
-            )
+        if self.is_pair:
+            return spark.StructType([schema[name] for name in self._fields])
+        if len(self._fields) > 1:
+            raise self.beside_value()
         return schema[VALUE].dataType
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether the fields are `key` and `value`, as KeyValue schemas have them."""
+        return sorted(self._fields) == ["key", VALUE]
+
+    def beside_value(self) -> UnwritableColumns:
+        """Return the error for fields that are there beside `value`."""
+        others = [name for name in self._fields if name != VALUE]
+        renamed = [f"{name} to {_OF_KAFKA[name]}" for name in others if name in _OF_KAFKA]
+        hint = f"; if they are what Kafka's source calls so, rename {', '.join(renamed)}" if renamed else ""
+        return UnwritableColumns(
+            f"beside `value` there are the columns {', '.join(others)}: drop them, "
+            f"or put all into one: struct('*').alias('value'){hint}"
+        )
 
     def topics(self, batch: pa.RecordBatch) -> pa.StringArray:
         """Return the topic of each row, or null."""
@@ -123,7 +134,7 @@ class WriteColumns:
 
     def values(self, batch: pa.RecordBatch) -> pa.Array:
         """Return the values as they are in the DataFrame."""
-        if VALUE in self._fields:
+        if self._fields == [VALUE]:
             return self._column(batch, VALUE)
         return pa.StructArray.from_arrays([self._column(batch, name) for name in self._fields], self._fields)
 
@@ -143,14 +154,24 @@ class WriteColumns:
             ids = pa.array(one.sequence_ids) if one.source else pa.nulls(part.num_rows, pa.int64())
             yield one.source, part.set_column(at, PROVENANCE, ids)
 
-    def messages(self, batch: pa.RecordBatch, value: pa.BinaryArray, *, now_ms: int) -> Messages:
-        """Return the rows of a batch as messages; `value` is their encoded values.
+    def messages(
+        self, batch: pa.RecordBatch, value: pa.BinaryArray, *, now_ms: int, own_key: pa.BinaryArray | None = None
+    ) -> Messages:
+        """Return the rows of a batch as messages.
+
+        Args:
+            batch: the rows.
+            value: their encoded values.
+            now_ms: from when delays count.
+            own_key: the key that is a part of each value, in Base64, instead of the column `__key`.
 
         Raises:
             UnwritableColumns: a time that messages cannot have.
         """
         has = set(self._names)
         key, key_is_base64 = _keys(self._column(batch, KEY)) if KEY in has else (None, None)
+        if own_key is not None:
+            key, key_is_base64 = own_key, own_key.is_valid()
         return Messages(
             value,
             key=key,

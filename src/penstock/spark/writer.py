@@ -25,11 +25,13 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from penstock.core.names import TopicName
 from penstock.net.clock import SystemClock
 from penstock.spark.client.cluster import Cluster
+from penstock.spark.key_value_format import PairFormat
 from penstock.spark.options import BINARY
 from penstock.spark.provenance import Numbering, name_of
 from penstock.spark.task_writer import Identity, TaskWriter
 from penstock.spark.value_formats import format_of
 from penstock.spark.write_columns import TOPIC, UnwritableColumns, WriteColumns
+from penstock.wire.codec import Schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from penstock.spark.client.cluster import TopicSchema
     from penstock.spark.value_formats import ValueFormat
     from penstock.spark.write_options import WriteOptions
 
@@ -147,10 +150,12 @@ class _Rows:
         self._columns = WriteColumns(schema)
         if not options.topic and not self._columns.has_topic:
             raise UnwritableColumns(f"it is not said where to write to: give the option topic, or a column {TOPIC}")
-        if options.topic and options.value_format != BINARY:
-            # On the driver, before any task: a mistake costs no messages.
+        # On the driver, before any task: a mistake costs no messages.
+        if options.value_format == BINARY:
+            self._format_of(options.topic, None)
+        elif options.topic:
             with Cluster(options.endpoint) as cluster:
-                format_of(options.topic, self._columns.value, cluster.schema(options.topic), options.value_format)
+                self._format_of(options.topic, cluster.schema(options.topic))
 
     @property
     def has_provenance(self) -> bool:
@@ -179,16 +184,20 @@ class _Rows:
                 for topic, rows in self._by_topic(part):
                     how = formats.get(topic)
                     if how is None:
-                        how = formats[topic] = self._format(topic, outlets)
-                    encoded = how.encoded(self._columns.values(rows))
-                    messages = self._columns.messages(rows, encoded, now_ms=clock.wall_ms())
+                        present = None if self.options.value_format == BINARY else outlets.schema(topic)
+                        how = formats[topic] = self._format_of(topic, present)
+                    values = self._columns.values(rows)
+                    own_key = how.keys(values) if isinstance(how, PairFormat) else None
+                    messages = self._columns.messages(
+                        rows, how.encoded(values), now_ms=clock.wall_ms(), own_key=own_key
+                    )
                     outlets.send(topic, messages, how.schema, name=name)
         return outlets.rows
 
-    def _format(self, topic: str, outlets: TaskWriter) -> ValueFormat:
-        wanted = self.options.value_format
-        present = None if wanted == BINARY else outlets.schema(topic)
-        return format_of(topic, self._columns.value, present, wanted)
+    def _format_of(self, topic: str, present: TopicSchema | None) -> ValueFormat:
+        if self._columns.is_pair and (present is None or present.kind != Schema.KeyValueSchema):
+            raise self._columns.beside_value()
+        return format_of(topic, self._columns.value, present, self.options.value_format)
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Return the rows of a batch for each topic, in their order."""
