@@ -26,6 +26,7 @@ struct commands {
     int32_t full;         /* what makes a file larger fails with ENOSPC */
     int32_t short_writes; /* a write takes at most half */
     int32_t slow_sync_us; /* a sync takes so much longer */
+    int32_t hang;         /* a sync does not return until this is over */
     int32_t clock_s;      /* the wall clock is so much ahead */
     int32_t injected;     /* faults so far */
     char below[256];
@@ -91,6 +92,8 @@ typedef int (*allocate_call)(int, off_t, off_t);
 static int synced(int fd, sync_call real) {
     if (concerns(fd)) {
         if (commands->slow_sync_us) usleep((useconds_t)commands->slow_sync_us);
+        if (commands->hang) __atomic_add_fetch(&commands->injected, 1, __ATOMIC_SEQ_CST);
+        while (commands->hang) usleep(1000);
         if (take(&commands->fail_syncs)) return fails(EIO);
     }
     return real(fd);

@@ -19,7 +19,8 @@ from typing import Final, Self
 
 _SOURCE: Final = Path(__file__).with_name("faulty_disk.c")
 _COMPILER: Final = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-_NUMBERS: Final = ("active", "fail_syncs", "fail_writes", "full", "short_writes", "slow_sync_us", "clock_s", "injected")
+_FAULTS: Final = ("active", "fail_syncs", "fail_writes", "full", "short_writes", "slow_sync_us", "hang")
+_NUMBERS: Final = (*_FAULTS, "clock_s", "injected")
 _BELOW_BYTES: Final = 256
 _SIZE: Final = 4 * len(_NUMBERS) + _BELOW_BYTES
 
@@ -50,6 +51,7 @@ class FaultyDisk:
         full: bool = False,
         short_writes: bool = False,
         slow_sync_us: int = 0,
+        hang: bool = False,
     ) -> None:
         """Let calls for files below a directory fail from now on: so many syncs and writes, or until `heal`."""
         name = str(below.resolve()).encode()
@@ -61,11 +63,12 @@ class FaultyDisk:
         self._set("full", full)
         self._set("short_writes", short_writes)
         self._set("slow_sync_us", slow_sync_us)
+        self._set("hang", hang)
         self._set("active", 1)
 
     def heal(self) -> None:
         """End all faults of the disk."""
-        for name in ("active", "fail_syncs", "fail_writes", "full", "short_writes", "slow_sync_us"):
+        for name in _FAULTS:
             self._set(name, 0)
 
     def move_clock(self, seconds: int) -> None:

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pulsar
 import pytest
@@ -28,6 +30,8 @@ pytestmark = [pytest.mark.real, pytest.mark.skipif(CANNOT is not None, reason=st
 T = "persistent://public/default/t"
 # What is promised on a machine that is not busy is five seconds.
 WITHIN_S = 30.0
+# Longer than a silent broker is left alone.
+LONG_S = 10.0
 
 
 @pytest.fixture
@@ -200,4 +204,99 @@ def test_a_broker_of_several_ends_with_a_status_of_its_own_and_the_others_do_not
         assert cluster.pids()[0] == before[0]
         assert cluster.pids()[1] != before[1]
         assert "broker 1 ended with status 75; it is started again" in cluster.log_path.read_text()
+        client.close()
+
+
+# -- several brokers: what happens to one of them, or to their supervisor
+
+
+def served(cluster: Cluster, client: pulsar.Client, **options: Any) -> dict[int, pulsar.Producer]:  # noqa: ANN401
+    """A producer for a topic of each broker, by number."""
+    producers: dict[int, pulsar.Producer] = {}
+    while len(producers) < cluster.brokers:
+        topic = f"{T}-{len(producers)}"
+        producers[cluster.owner(topic)] = client.create_producer(topic, **options)
+    return producers
+
+
+def health_of(cluster: Cluster, number: int) -> str:
+    return str(cluster.http(number, "GET", "/healthz")[1])
+
+
+def publish_for(producer: pulsar.Producer, seconds: float) -> float:
+    """Publish one message after the other; returns the longest time that one took."""
+    end, longest_s = time.monotonic() + seconds, 0.0
+    while (began := time.monotonic()) < end:
+        producer.send(b"x")
+        longest_s = max(longest_s, time.monotonic() - began)
+    return longest_s
+
+
+def test_a_broker_whose_disk_hangs_is_suspect_and_is_not_killed_and_goes_on_when_the_disk_does(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    with Cluster(tmp_path / "data", 2, environment=disk.environment) as cluster:
+        client = cluster.client(0)
+        producers, before = served(cluster, client, send_timeout_millis=0), cluster.pids()
+        results: list[pulsar.Result] = []
+        disk.fail(cluster.data_dir / "broker-1", hang=True)
+        producers[1].send_async(b"x", lambda result, _: results.append(result))
+        until(lambda: "broker 1 is suspect" in health_of(cluster, 0))
+        assert cluster.http(0, "PUT", "/admin/v2/persistent/public/default/new")[0] == 204
+        assert cluster.owner("persistent://public/default/new") == 0
+        assert publish_for(producers[0], LONG_S) < WITHIN_S
+        assert (cluster.pids(), results) == (before, [])
+        disk.heal()
+        until(lambda: results, WITHIN_S)
+        assert results == [pulsar.Result.Ok]
+        until(lambda: health_of(cluster, 0) == str({"status": "ok"}))
+        assert cluster.pids() == before
+        client.close()
+
+
+def test_of_two_brokers_one_whose_disk_is_full_takes_no_messages_and_no_topics_until_there_is_room(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    with Cluster(tmp_path / "data", 2, environment=disk.environment) as cluster:
+        client = cluster.client(0)
+        producers = served(cluster, client, block_if_queue_full=True, max_pending_messages=4, send_timeout_millis=0)
+        before = cluster.pids()
+        results: list[pulsar.Result] = []
+        disk.fail(cluster.data_dir / "broker-1" / "log", full=True)
+        sent = 0
+        while "broker 1 takes no messages, because its disk is full" not in health_of(cluster, 0):
+            if sent - len(results) < 4:
+                producers[1].send_async(bytes(MIB), lambda result, _: results.append(result))
+                sent += 1
+        assert cluster.http(0, "PUT", "/admin/v2/persistent/public/default/new")[0] == 204
+        assert cluster.owner("persistent://public/default/new") == 0
+        producers[0].send(b"x")
+        disk.heal()
+        producers[1].flush()
+        until(lambda: len(results) == sent)
+        assert set(results) == {pulsar.Result.Ok}
+        until(lambda: health_of(cluster, 0) == str({"status": "ok"}))
+        assert cluster.pids() == before
+        client.close()
+
+
+def test_brokers_serve_while_their_supervisor_is_frozen_and_none_is_killed_when_it_wakes(tmp_path: Path) -> None:
+    with Cluster(tmp_path / "data", 2) as cluster, ThreadPoolExecutor() as threads:
+        client = cluster.client(0)
+        producers, before = served(cluster, client), cluster.pids()
+        os.kill(cluster.pid, signal.SIGSTOP)
+        try:
+            creating = threads.submit(cluster.http, 0, "PUT", "/admin/v2/persistent/public/default/new")
+            for producer in producers.values():
+                publish_for(producer, LONG_S / 2)
+            assert "the supervisor" in health_of(cluster, 1)
+            assert not creating.done()
+        finally:
+            os.kill(cluster.pid, signal.SIGCONT)
+        assert creating.result(WITHIN_S)[0] == 204
+        until(lambda: health_of(cluster, 0) == str({"status": "ok"}))
+        for producer in producers.values():
+            publish_for(producer, 1.0)
+        assert cluster.pids() == before
+        assert "is killed" not in cluster.log_path.read_text()
         client.close()
