@@ -41,8 +41,9 @@ from penstock.net.signals import on_signal
 from penstock.net.tls_context import TlsOptions, server_context
 from penstock.processes.end_of_process import EXIT_START_AGAIN, end_within, start_again
 from penstock.processes.fewer_brokers import leave_out_brokers
+from penstock.processes.kept_sockets import close_rest
 from penstock.processes.service_manager import tell_ready, tell_stopping
-from penstock.processes.sockets import addresses, bound, open_sockets
+from penstock.processes.sockets import addresses, bound, keep_open, open_sockets
 from penstock.processes.tuning import set_up_interpreter, started
 from penstock.settings.limits import Live, http_limits, log_limits
 from penstock.settings.security import provider_options, tls_options
@@ -176,6 +177,8 @@ async def _serve(
         await stopping.wait()
         log.info("stopping: clients are told, what was accepted is finished")
         if status == EXIT_START_AGAIN:
+            if handover is None:
+                serving.keep_ports()
             end_within(HEALING_STOP_S, f"{HEALING_STOP_S:g} s to start again", leave)
         else:
             stop_s = serving.stop_s_max()
@@ -195,6 +198,7 @@ class Serving:
     reload: Callable[[], None]  # reads certificates, keys and users again
     stop_s_max: Callable[[], float]  # maximum duration of closing
     writable: Callable[[], Coroutine[Any, Any, None]]  # returns when the log can take an entry and sync it
+    keep_ports: Callable[[], None]  # leaves them open for the program that replaces this one
 
 
 async def start(
@@ -243,6 +247,7 @@ async def start(
     async with contextlib.AsyncExitStack() as binding:
         opened = handover.sockets() if handover is not None else open_sockets(settings)
         binding.callback(opened.close)
+        close_rest()
         ports, where = (
             _ports(settings, opened, connections, http, budget.row("http"), binding),
             addresses(settings, opened, number, alone=handover is None),
@@ -280,7 +285,13 @@ async def start(
     storage.membership.announce(where)
     if registry is not None:
         registry.start()
-    serving = _serving(ports, bound(settings, opened), broker, partial(_writable, storage.entry_log))
+    serving = _serving(
+        ports,
+        bound(settings, opened),
+        broker,
+        partial(_writable, storage.entry_log),
+        partial(keep_open, settings, opened),
+    )
     _push_metrics(broker, serving.url, stack)
     return serving
 
@@ -494,7 +505,11 @@ async def _writable(entry_log: EntryLog) -> None:
 
 
 def _serving(
-    ports: Ports, urls: ServiceUrls, broker: Broker, writable: Callable[[], Coroutine[Any, Any, None]]
+    ports: Ports,
+    urls: ServiceUrls,
+    broker: Broker,
+    writable: Callable[[], Coroutine[Any, Any, None]],
+    keep_ports: Callable[[], None],
 ) -> Serving:
     def reload() -> None:
         broker.access.reload()
@@ -505,9 +520,8 @@ def _serving(
     for what, each in (("clients", urls), ("callers of the admin port", web)):
         if each.tls is not None:
             log.info("%s with TLS are served at %s", what, each.tls)
-    return Serving(
-        urls.plain or urls.tls or "", web.plain or web.tls or "-", reload, lambda: broker.limits.stop_s_max, writable
-    )
+    url, admin_url = urls.plain or urls.tls or "", web.plain or web.tls or "-"
+    return Serving(url, admin_url, reload, lambda: broker.limits.stop_s_max, writable, keep_ports)
 
 
 def _admin_tls(settings: Settings, tls: TlsOptions | None) -> TlsOptions | None:

@@ -6,12 +6,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import threading
 import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pulsar
 import pytest
@@ -97,6 +99,47 @@ def test_publishers_of_a_broker_alone_go_on_by_themselves_after_one_write_or_syn
     client.close()
 
 
+class Knocking:
+    """Connects to ports again and again, and counts how often it is refused."""
+
+    def __init__(self, *ports: int) -> None:
+        self.refused = 0
+        self._ports = ports
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._knock)
+
+    def _knock(self) -> None:
+        while not self._over.wait(0.01):
+            for port in self._ports:
+                try:
+                    socket.create_connection(("127.0.0.1", port)).close()
+                except ConnectionRefusedError:
+                    self.refused += 1
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def test_clients_are_not_refused_while_a_broker_alone_starts_again_at_ports_of_the_systems_choice(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    with BrokerProcess(tmp_path / "data", environment=disk.environment) as broker:
+        client = client_of(broker.url)
+        producer = client.create_producer(T)
+        producer.send(b"x")
+        with Knocking(broker.port, broker.admin_port) as knocking:
+            disk.fail(broker.data_dir, syncs=1)
+            producer.send(b"y")
+        assert knocking.refused == 0
+        assert disk.injected == 1
+        client.close()
+
+
 def test_consumers_go_on_by_themselves_after_their_acknowledgements_could_not_be_stored(
     broker: BrokerProcess, disk: FaultyDisk
 ) -> None:
@@ -176,12 +219,14 @@ def test_all_brokers_start_again_when_the_metadata_that_they_share_could_not_be_
         assert (status, disk.injected) == (500, 1), answer
 
         def is_created() -> bool:
-            with suppress(OSError):  # The ports are closed for a moment.
+            with suppress(OSError):  # Connections end.
                 return cluster.http(0, "PUT", path)[0] in {204, 409}  # What had failed may have been written.
             return False
 
-        until(is_created, 2 * WITHIN_S)
-        producer.send(b"after")
+        with Knocking(cluster.port, cluster.port + 1, cluster.admin_port, cluster.admin_port + 1) as knocking:
+            until(is_created, 2 * WITHIN_S)
+            producer.send(b"after")
+        assert knocking.refused == 0
         assert cluster.log_path.read_text().count("starting again after a final failure") == 1
         client.close()
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penstock.core.errors import ConfigurationError
 from penstock.core.service_urls import Addresses, ServiceUrls
 from penstock.net.listening import listen_for_callers, listen_for_clients
+from penstock.processes.kept_sockets import keep, take
 from penstock.settings.listeners import named_listeners, unnamed_listener
 from penstock.settings.sources import DEFAULT
 
@@ -46,15 +47,32 @@ class Sockets(NamedTuple):
 
 
 def open_sockets(settings: Settings, number: int = 0) -> Sockets:
-    """Open all ports of a broker, or none. Raises ConfigurationError."""
+    """Open all ports of a broker, or none; those that `keep_open` has left are open already.
+
+    Raises ConfigurationError.
+    """
     host, opened = settings.bind_address, Sockets(None, None, None, None)
     try:
         for field, (what, port, listen) in _wanted(settings, number).items():
-            opened = opened._replace(**{field: _open(what, host, port, listen)})
+            sock = take(_name(settings, number, field, port)) or _open(what, host, port, listen)
+            opened = opened._replace(**{field: sock})
     except ConfigurationError:
         opened.close()
         raise
     return opened
+
+
+def keep_open(settings: Settings, sockets: Sockets, number: int = 0) -> None:
+    """Leave the ports of a broker open for the program that replaces this one, with the same settings."""
+    ports = {field: port for field, (_what, port, _listen) in _wanted(settings, number).items()}
+    opened = {field: getattr(sockets, field) for field in ports}
+    keep(
+        {
+            _name(settings, number, field, ports[field]): sock
+            for field, sock in opened.items()
+            if sock is not None and sock.fileno() >= 0
+        }
+    )
 
 
 def check_ports(settings: Settings, brokers: int) -> None:
@@ -105,6 +123,11 @@ def _wanted(settings: Settings, number: int) -> dict[str, tuple[str, int, Callab
         for field, (what, port, listen) in ports.items()
         if port is not None
     }
+
+
+def _name(settings: Settings, number: int, field: str, port: int) -> str:
+    """A name for what is asked for: with other settings it is another socket."""
+    return f"{number} {field} {settings.bind_address} {port}"
 
 
 def _of_broker(what: str, port: int, number: int) -> int:

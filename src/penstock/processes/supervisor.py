@@ -43,10 +43,11 @@ from penstock.net.signals import on_signal
 from penstock.processes.end_of_process import EXIT_START_AGAIN, end_within, start_again
 from penstock.processes.fewer_brokers import leave_out_brokers
 from penstock.processes.handover import READY, Handover, encoded
+from penstock.processes.kept_sockets import close_rest
 from penstock.processes.lease import ELAPSED_NS_MAX, LOOK_EVERY_NS, Lease
 from penstock.processes.restarts import Restarts
 from penstock.processes.service_manager import tell_ready, tell_stopping
-from penstock.processes.sockets import addresses, bound, check_ports, open_sockets
+from penstock.processes.sockets import addresses, bound, check_ports, keep_open, open_sockets
 from penstock.processes.work import Work
 from penstock.storage.directory import BROKERS_MAX, open_data_directory
 from penstock.storage.disk_probe import probe_disk
@@ -56,7 +57,7 @@ from penstock.storage.shared_writer import Writer
 from penstock.telemetry.logs import set_up_logging
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine
+    from collections.abc import Callable, Collection, Coroutine, Iterable
     from pathlib import Path
 
     from penstock.core.service_urls import Addresses
@@ -101,6 +102,7 @@ async def _supervise(settings: Settings, data_dir: Path, brokers: int) -> int:
         on_signal(loop, signum, stop.ask)
     async with contextlib.AsyncExitStack() as stack:
         opened = [_opened(settings, number, stack) for number in range(brokers)]
+        close_rest()
         where = {one.number: addresses(settings, one.sockets, one.number) for one in opened}
         files = OsFiles()
         directory = open_data_directory(data_dir, files, brokers=brokers)
@@ -108,7 +110,8 @@ async def _supervise(settings: Settings, data_dir: Path, brokers: int) -> int:
         stack.callback(writer.close)
         supervisor = Supervisor(settings, data_dir, opened, where, writer, stop)
         on_signal(loop, signal.SIGHUP, lambda: supervisor.signal(signal.SIGHUP))
-        healing = loop.create_task(_heal(writer, partial(probe_disk, data_dir, files, room_bytes=RESERVE_BYTES), stop))
+        probe = partial(probe_disk, data_dir, files, room_bytes=RESERVE_BYTES)
+        healing = loop.create_task(_heal(writer, probe, stop, partial(_keep_ports, settings, opened)))
         stack.callback(healing.cancel)
         status = await supervisor.run()
         if healing.done():
@@ -118,7 +121,7 @@ async def _supervise(settings: Settings, data_dir: Path, brokers: int) -> int:
         return status
 
 
-async def _heal(writer: Writer, probe: Callable[[], None], stop: Stop) -> None:
+async def _heal(writer: Writer, probe: Callable[[], None], stop: Stop, keep_ports: Callable[[], None]) -> None:
     """Return when the shared metadata has failed for good and the disk works again: then all must start again."""
     loop, clock, over = asyncio.get_running_loop(), SystemClock(), asyncio.Event()
     healing = Healing(
@@ -132,6 +135,7 @@ async def _heal(writer: Writer, probe: Callable[[], None], stop: Stop) -> None:
         healing.tick(clock.monotonic_ns())
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(over.wait(), BETWEEN_PROBES_NS / NS_PER_S)
+    keep_ports()
     stop.ask()
 
 
@@ -170,6 +174,11 @@ def _opened(settings: Settings, number: int, stack: contextlib.AsyncExitStack) -
     sockets = open_sockets(settings, number)._replace(peers=requests.receiving, peer_clients=clients.receiving)
     stack.callback(sockets.close)
     return Broker(number, sockets, requests.sending, clients.sending)
+
+
+def _keep_ports(settings: Settings, brokers: Iterable[Broker]) -> None:
+    for broker in brokers:
+        keep_open(settings, broker.sockets, broker.number)
 
 
 class Supervisor:
