@@ -603,15 +603,10 @@ class Broker:
     def health(self) -> Health:
         if self.stopping:
             return Health(ok=False, reason="stopping")
-        log_health = self.log.health
-        if log_health.read_only is not None:
-            return Health(ok=False, reason=log_health.read_only)
-        if log_health.no_room is not None:
-            return Health(ok=False, reason=log_health.no_room)
-        if log_health.stalled:
+        for reason in self._failures().values():
+            return Health(ok=False, reason=reason)
+        if self.log.health.stalled:
             return Health(ok=False, reason="the disk holds a write for too long")
-        if self.catalog.failed is not None:
-            return Health(ok=False, reason=self.catalog.failed)
         problems = (
             *self.log.problems(),
             *self.renewals.problems(self.clock.monotonic_ns()),
@@ -638,11 +633,9 @@ class Broker:
     def _own_state(self) -> BrokerState:
         if self.stopping:
             return BrokerState.DRAINING
-        log_health = self.log.health
-        if log_health.read_only is not None or self.catalog.failed is not None:
-            return BrokerState.READ_ONLY
-        if log_health.no_room is not None:
-            return BrokerState.FULL
+        failing = self._failures()
+        if failing:
+            return BrokerState.FULL if failing.keys() == {HoldKind.DISK_FULL} else BrokerState.READ_ONLY
         return BrokerState.SUSPECT if self.log.commit_ns > STALLED_NS else BrokerState.READY
 
     def _not_registered(self) -> list[str]:

@@ -34,63 +34,55 @@ class Sentence(NamedTuple):
     effect: Effect = Effect.SLOWS
 
 
+_LESS_BACKLOG: Final = "its consumers acknowledge messages, or the backlog is cleared, or backlogQuota is raised"
+_WORKS_AGAIN: Final = "the disk works and the broker has started again"
+
+# Rows of a table; the formatter would take four lines for some.
+# fmt: off
 SENTENCES: Final[Mapping[HoldKind, Sentence]] = {
-    HoldKind.LOG_READ_ONLY: Sentence("the log is read-only: {of}", "the disk works and the broker has started again"),
-    HoldKind.CATALOG: Sentence("the catalog refuses changes: {of}", "the disk works and the broker has started again"),
+    HoldKind.LOG_READ_ONLY: Sentence("the log is read-only: {of}", _WORKS_AGAIN),
+    HoldKind.CATALOG: Sentence("the catalog refuses changes: {of}", _WORKS_AGAIN),
     HoldKind.DISK_FULL: Sentence("the disk is full: {of}", "the disk has room again"),
     HoldKind.STORAGE: Sentence("the disk holds a write for too long", "the journal writes again; see /healthz"),
     HoldKind.REQUEST_MEMORY: Sentence("request memory is used up", "{by}, or queued.max.request.bytes is raised"),
     HoldKind.REQUEST_COUNT: Sentence("too many requests are unanswered", "{by}, or queued.max.requests is raised"),
     HoldKind.STOPPING: Sentence("the proxy is stopping", "the client connects to another proxy"),
-    HoldKind.BACKLOG_QUOTA: Sentence(
-        "backlog quota: {of}",
-        "its consumers acknowledge messages, or the backlog is cleared, or backlogQuota is raised",
-    ),
+    HoldKind.BACKLOG_QUOTA: Sentence("backlog quota: {of}", _LESS_BACKLOG),
     HoldKind.PUBLISH_RATE: Sentence("publish rate of {of}", "{wait}{by}"),
     HoldKind.GROUP_QUOTA: Sentence("{of}", "{wait}{by}"),
     HoldKind.ADAPTIVE_RATE: Sentence("adaptive publish throttle of {of}", "{by}"),
     HoldKind.EXCLUSIVE_ACCESS: Sentence(
-        "its topic is for one producer at a time, now for {of}", "producers before it are closed", Effect.WAITS
-    ),
+        "its topic is for one producer at a time, now for {of}", "producers before it are closed", Effect.WAITS),
     HoldKind.COMMANDS: Sentence("too many of its commands wait", "half of them have ended"),
     HoldKind.UPSTREAM: Sentence("{of} takes nothing", "the broker takes what was sent; see its own limits"),
     HoldKind.NO_CONSUMER: Sentence("it has no consumer", "a consumer subscribes, or the subscription is deleted"),
     HoldKind.RESETTING: Sentence("it is being reset or deleted", "that has ended"),
     HoldKind.FAILOVER_DELAY: Sentence(
-        "its active consumer has changed", "activeConsumerFailoverDelayTimeMillis has passed"
-    ),
+        "its active consumer has changed", "activeConsumerFailoverDelayTimeMillis has passed"),
     HoldKind.UNREADABLE: Sentence("its messages cannot be read from the disk", "the disk reads again; see /healthz"),
     HoldKind.DISPATCH_RATE: Sentence("dispatch rate of the {of}", "{wait}{by}"),
     HoldKind.DISPATCH_MEMORY: Sentence(
-        "the memory for unacknowledged messages is used up", "consumers acknowledge, or memoryLimitMB is raised"
-    ),
+        "the memory for unacknowledged messages is used up", "consumers acknowledge, or memoryLimitMB is raised"),
     HoldKind.UNACKED: Sentence("unacknowledged messages", "half of these messages are acknowledged, or {by} is raised"),
     HoldKind.OUTBOUND: Sentence(
-        "its client does not read what it is sent", "the client reads, or outboundMB is raised"
-    ),
+        "its client does not read what it is sent", "the client reads, or outboundMB is raised"),
     HoldKind.NO_PERMITS: Sentence("its client asks for no messages", "the client receives: it sends FLOW"),
     HoldKind.QUEUE_FULL: Sentence(
-        "its client has as many messages as it has asked for", "the client takes messages from its queue: it sends FLOW"
-    ),
+        "its client has as many messages as it has asked for",
+        "the client takes messages from its queue: it sends FLOW"),
     HoldKind.KEY_BLOCKED: Sentence(
-        "keys are blocked by {of}", "it acknowledges the messages of these keys, or disconnects"
-    ),
+        "keys are blocked by {of}", "it acknowledges the messages of these keys, or disconnects"),
     HoldKind.LOOK_AHEAD: Sentence(
-        "as many messages are set aside for their keys as may be", "the consumers of these keys take them"
-    ),
+        "as many messages are set aside for their keys as may be", "the consumers of these keys take them"),
     HoldKind.DELAYED: Sentence("delivery times of delayed messages", "these times have come", Effect.WAITS),
     HoldKind.TOPIC_LIST_MEMORY: Sentence(
-        "{of} memory of topic listings is used up", "other listings have ended, or {by} is raised"
-    ),
+        "{of} memory of topic listings is used up", "other listings have ended, or {by} is raised"),
     HoldKind.MEMORY_ROW: Sentence(
-        "there is no memory for more {of}", "others have ended, or {by} is raised", Effect.WOULD_REFUSE
-    ),
+        "there is no memory for more {of}", "others have ended, or {by} is raised", Effect.WOULD_REFUSE),
     HoldKind.WOULD_REFUSE: Sentence(
-        "a new producer would be refused by the backlog quota: {of}",
-        "its consumers acknowledge messages, or the backlog is cleared, or backlogQuota is raised",
-        Effect.WOULD_REFUSE,
-    ),
+        "a new producer would be refused by the backlog quota: {of}", _LESS_BACKLOG, Effect.WOULD_REFUSE),
 }
+# fmt: on
 
 
 def finding(hold: Hold, now_ns: int) -> Json:
