@@ -135,16 +135,16 @@ def command_reads() -> None:
     """Reads that bring only commands, carried out at once: nothing stays."""
     memory = RequestMemory(RequestLimits(request_bytes_max=256 * MIB, requests_max=-1, frame_bytes_max=FRAME_BYTES_MAX))
     for now_ns in range(READS):
-        memory.grant(now_ns & 63, 256 * KIB, 0, now_ns)
-        memory.settle(now_ns & 63, 500, 0, 0, 0, now_ns)
+        memory.try_charge(now_ns & 63, 256 * KIB, 0, now_ns)
+        memory.recharge(now_ns & 63, 500, 0, 0, 0, now_ns)
 
 
 def publish_reads() -> None:
     """Reads that bring 200 requests and end in the middle of one, on 64 connections in turn; and their answers."""
     memory = RequestMemory(RequestLimits(request_bytes_max=256 * MIB, requests_max=-1, frame_bytes_max=FRAME_BYTES_MAX))
     for now_ns in range(READS):
-        memory.grant(now_ns & 63, 256 * KIB, 100, now_ns)
-        lease = memory.settle(now_ns & 63, 201_000, 900 if now_ns & 64 else 0, 200_000, 200, now_ns)
+        memory.try_charge(now_ns & 63, 256 * KIB, 100, now_ns)
+        lease = memory.recharge(now_ns & 63, 201_000, 900 if now_ns & 64 else 0, 200_000, 200, now_ns)
         if lease is not None:
             memory.release(lease)
         if memory.waiting:
@@ -155,18 +155,18 @@ def muted_reads(owners: int) -> None:
     """Every read is refused, waits, is woken and granted: the pool is always full, and so many connections wait."""
     memory = RequestMemory(RequestLimits(request_bytes_max=5 * MIB, requests_max=-1, frame_bytes_max=5 * MIB))
     leases = [
-        memory.settle(owner, 256 * KIB, 0, 256 * KIB, 200, 0)
+        memory.recharge(owner, 256 * KIB, 0, 256 * KIB, 200, 0)
         for owner in range(owners)
-        if memory.grant(owner, 256 * KIB, 0, 0)
+        if memory.try_charge(owner, 256 * KIB, 0, 0)
     ]
     for now_ns in range(READS):
         lease = leases[now_ns % len(leases)]
         assert lease is not None
         memory.release(lease)
         for owner in memory.wake(now_ns):
-            memory.grant(owner, 256 * KIB, 0, now_ns)
-            leases[now_ns % len(leases)] = memory.settle(owner, 256 * KIB, 0, 256 * KIB, 200, now_ns)
-            memory.grant(owner, 256 * KIB, 0, now_ns)
+            memory.try_charge(owner, 256 * KIB, 0, now_ns)
+            leases[now_ns % len(leases)] = memory.recharge(owner, 256 * KIB, 0, 256 * KIB, 200, now_ns)
+            memory.try_charge(owner, 256 * KIB, 0, now_ns)
 
 
 def request_memory() -> Iterator[tuple[str, float, float]]:

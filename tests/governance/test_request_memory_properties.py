@@ -144,7 +144,7 @@ class Clients:
 
     def _read(self, owner: int, traffic: Traffic) -> None:
         client = self.clients[owner]
-        granted = self.memory.grant(owner, traffic.want_bytes, client.missing_bytes(), self.now_ns)
+        granted = self.memory.try_charge(owner, traffic.want_bytes, client.missing_bytes(), self.now_ns)
         self.check()
         if not granted:
             lying = min(traffic.sent_bytes, traffic.want_bytes)
@@ -168,7 +168,7 @@ class Clients:
         client.held_bytes = left
         columns = self.row_bytes * pending_requests
         self.columns_max = max(self.columns_max, columns)
-        lease = self.memory.settle(owner, read_bytes, left, pending_bytes, pending_requests, self.now_ns, columns)
+        lease = self.memory.recharge(owner, read_bytes, left, pending_bytes, pending_requests, self.now_ns, columns)
         assert (lease is None) == (not pending_bytes)
         if lease is not None:
             self.leases.append(lease)

@@ -31,11 +31,11 @@ def memory(size: int = SIZE, *, requests: int = -1) -> RequestMemory:
 def read_some(pool: RequestMemory, owner: int, held: dict[int, int], now_ns: int, nbytes: int = READ) -> int:
     """Read on in a frame of the largest size, whose answer comes at once; 0: refused."""
     missing = FRAME_MAX - held.get(owner, 0)
-    granted = pool.grant(owner, min(nbytes, missing), missing if held.get(owner) else 0, now_ns)
+    granted = pool.try_charge(owner, min(nbytes, missing), missing if held.get(owner) else 0, now_ns)
     if granted:
         held[owner] = (held.get(owner, 0) + granted) % FRAME_MAX
         done = FRAME_MAX if not held[owner] else 0
-        lease = pool.settle(owner, granted, held[owner], done, int(bool(done)), now_ns)
+        lease = pool.recharge(owner, granted, held[owner], done, int(bool(done)), now_ns)
         if lease is not None:
             pool.release(lease)
     return granted
@@ -53,8 +53,8 @@ def flood(pool: RequestMemory, connections: int, now_ns: int = 0) -> dict[int, i
 
 def send_whole(pool: RequestMemory, owner: int, nbytes: int, now_ns: int = 0) -> Lease | None:
     """A whole frame lies at the socket: read it if there is memory."""
-    granted = pool.grant(owner, READ, 0, now_ns) or pool.look(owner, nbytes, nbytes, now_ns)
-    return pool.settle(owner, min(granted, nbytes), 0, nbytes, 1, now_ns) if granted else None
+    granted = pool.try_charge(owner, READ, 0, now_ns) or pool.look(owner, nbytes, nbytes, now_ns)
+    return pool.recharge(owner, min(granted, nbytes), 0, nbytes, 1, now_ns) if granted else None
 
 
 def test_a_whole_small_frame_is_read_while_two_hundred_large_ones_hold_all_the_rest() -> None:
@@ -79,12 +79,12 @@ def test_reads_that_may_leave_an_unfinished_frame_never_have_the_reserve() -> No
 
 def test_what_finishes_a_frame_that_was_begun_before_may_come_from_the_reserve() -> None:
     pool = memory()
-    assert pool.grant(1, 700, 0, 0) == 700
-    pool.settle(1, 700, 700, 0, 0, 0)
+    assert pool.try_charge(1, 700, 0, 0) == 700
+    pool.recharge(1, 700, 700, 0, 0, 0)
     flood(pool, 200)
-    assert pool.grant(1, READ, 324, 0) == 0
+    assert pool.try_charge(1, READ, 324, 0) == 0
     assert pool.look(1, 324, 324, 0) == 324
-    lease = pool.settle(1, 324, 0, 1_024, 1, 0)
+    lease = pool.recharge(1, 324, 0, 1_024, 1, 0)
     assert lease is not None
     assert (lease.size_bytes, lease.reserved_bytes) == (1_024, 324)
     used = pool.used
@@ -95,13 +95,13 @@ def test_what_finishes_a_frame_that_was_begun_before_may_come_from_the_reserve()
 def test_a_command_of_the_reserve_that_is_kept_for_its_turn_stays_charged_to_it() -> None:
     for leave in (False, True):
         pool = memory()
-        assert pool.grant(1, 700, 0, 0) == 700
-        pool.settle(1, 700, 700, 0, 0, 0)
+        assert pool.try_charge(1, 700, 0, 0) == 700
+        pool.recharge(1, 700, 700, 0, 0, 0)
         flood(pool, 200)
         ordinary = pool.used
-        assert pool.grant(1, READ, 324, 0) == 0
+        assert pool.try_charge(1, READ, 324, 0) == 0
         assert pool.look(1, 2_000, 1_324, 0) == 1_324
-        lease = pool.settle(1, 1_324, 1_024, 1_000, 1, 0)  # A SEND follows the command, which is still kept.
+        lease = pool.recharge(1, 1_324, 1_024, 1_000, 1, 0)  # A SEND follows the command, which is still kept.
         assert lease is not None
         assert pool.used == ordinary + 1_324
         assert pool.snapshot(0).reserve_used_bytes == 1_324
@@ -110,7 +110,7 @@ def test_a_command_of_the_reserve_that_is_kept_for_its_turn_stays_charged_to_it(
         if leave:
             pool.forget(1, 0)
         else:
-            pool.settle(1, 0, 0, 0, 0, 0)
+            pool.recharge(1, 0, 0, 0, 0, 0)
         assert (pool.used, pool.snapshot(0).reserve_used_bytes) == (ordinary - 700, 0)
 
 
@@ -193,7 +193,7 @@ def trickling(bytes_per_s: int, *, seconds: int) -> tuple[set[int], int]:
             if budget[owner] >= 1:
                 budget[owner] -= read_some(pool, owner, held, now_ns, int(budget[owner]))
         if ms == 100:
-            assert pool.grant(1, READ, 0, now_ns) == 0  # What it sends is not whole yet.
+            assert pool.try_charge(1, READ, 0, now_ns) == 0  # What it sends is not whole yet.
         for owner in pool.evict(now_ns) if ms % 250 == 0 else ():
             pool.forget(owner, now_ns)
             owners.remove(owner)
@@ -233,7 +233,7 @@ def test_the_pace_that_a_frame_must_keep_rises_while_others_starve() -> None:
     pool = memory(2 * FRAME_MAX)
     hold(pool, 10, 4 * MIB)
     hold(pool, 11, pool.ordinary_bytes - 4 * MIB)
-    assert pool.grant(1, READ, 0, 0) == 0
+    assert pool.try_charge(1, READ, 0, 0) == 0
     held = {10: 4 * MIB}
     evicted_at_s: list[int] = []
     for second in range(1, 5):
@@ -257,8 +257,8 @@ def test_a_slow_frame_is_not_evicted_while_others_wait_but_are_served() -> None:
             pool.release(lease)
         leases = leases[4 * len(leases) // 5 :]
         for owner in queue if ms == 0 else pool.wake(now_ns):
-            while granted := pool.grant(owner, READ, 0, now_ns):
-                lease_or_none = pool.settle(owner, granted, 0, granted, 1, now_ns)
+            while granted := pool.try_charge(owner, READ, 0, now_ns):
+                lease_or_none = pool.recharge(owner, granted, 0, granted, 1, now_ns)
                 assert lease_or_none is not None
                 leases.append(lease_or_none)
         if ms % 500 == 0:  # 100 KiB a second, as long as there is something left to send

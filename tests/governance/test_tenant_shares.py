@@ -43,8 +43,8 @@ class World:
 
     def ask(self, owner: int, now: int) -> None:
         self.asked_at.setdefault(owner, now)
-        if self.memory.grant(owner, FRAME, 0, now) == FRAME:
-            lease = self.memory.settle(owner, FRAME, 0, FRAME, 1, now)
+        if self.memory.try_charge(owner, FRAME, 0, now) == FRAME:
+            lease = self.memory.recharge(owner, FRAME, 0, FRAME, 1, now)
             assert lease is not None
             self.pending.append(lease)
             self.waits[self.tenant_of[owner]].append(now - self.asked_at.pop(owner))
@@ -123,12 +123,12 @@ def test_the_tenants_books_balance_whoever_comes_and_goes(seed: int) -> None:
         elif step == 2 and leases:
             memory.release(leases.pop(rng.randrange(len(leases))))
         else:
-            granted = memory.grant(owner, 400, FRAME - held[owner] if held.get(owner) else 0, now)
+            granted = memory.try_charge(owner, 400, FRAME - held[owner] if held.get(owner) else 0, now)
             if granted:
                 keep = rng.randrange(granted + 1) if held.get(owner, 0) + granted < FRAME else 0
                 kept_all = held.get(owner, 0) + keep if keep else 0
                 pending = 0 if keep else granted + held.get(owner, 0)
-                lease = memory.settle(owner, granted, kept_all, granted if pending else 0, int(bool(pending)), now)
+                lease = memory.recharge(owner, granted, kept_all, granted if pending else 0, int(bool(pending)), now)
                 held[owner] = kept_all
                 if lease is not None:
                     leases.append(lease)

@@ -400,7 +400,7 @@ async def test_a_connection_that_waits_for_its_turn_is_not_watched_until_it_had_
 
 async def test_reads_become_small_again_when_they_bring_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    grant = RequestMemory.grant
+    grant = RequestMemory.try_charge
 
     def granted(memory: RequestMemory, owner: int, wanted: int, missing_bytes: int, now_ns: int) -> int:
         asked.append(wanted)
@@ -408,7 +408,7 @@ async def test_reads_become_small_again_when_they_bring_little(tmp_path: Path, m
 
     async with running(tmp_path) as harness:
         client = await Client.producing(harness.port)
-        monkeypatch.setattr(RequestMemory, "grant", granted)
+        monkeypatch.setattr(RequestMemory, "try_charge", granted)
         client.publish(*[b"x" * 64 * KIB] * 10)
         await client.receipts(10)
         assert max(asked) == ARENA_BYTES

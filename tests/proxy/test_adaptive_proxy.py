@@ -146,8 +146,8 @@ class Client:
         """Send so many messages in one read."""
         data, memory = bytes([producer_id]) * SEND_BYTES * count, self.world.request_memory
         now_ns = self.world.clock.monotonic_ns()
-        assert memory.grant(1, len(data), 0, now_ns) == len(data)
-        lease = memory.settle(1, len(data), 0, len(data), count, now_ns)
+        assert memory.try_charge(1, len(data), 0, now_ns) == len(data)
+        lease = memory.recharge(1, len(data), 0, len(data), count, now_ns)
         assert lease is not None
         starts = range(0, len(data), SEND_BYTES)
         run = PublishRun(data, [producer_id] * count, list(range(count)), list(starts), [SEND_BYTES] * count, None)

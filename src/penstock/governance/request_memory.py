@@ -4,14 +4,14 @@
 Why: clients decide how much they send. Without a bound on bytes that were read and not yet answered, a burst of large
 requests ends the process. `queued.max.request.bytes` bounds the bytes, `queued.max.requests` the number of requests.
 
-Where: a session calls `grant` before every read of its socket and `settle` after it. The run from that read carries a
-`Lease`, which is given to `release` when its requests are answered.
+Where: a session calls `try_charge` before every read of its socket and `recharge` after it. The run from that read
+carries a `Lease`, which is given to `release` when its requests are answered.
 
 Theory of operation
 -------------------
 
-*Bytes are charged as they arrive.* A grant charges the room that one read may fill. Settling charges what the read
-really left: the part of an unfinished frame, and the requests that now wait for an answer. An announced length costs
+*Bytes are charged as they arrive.* Before a read, the room that it may fill is charged; after it, what it has really
+left: the part of an unfinished frame, and the requests that now wait for an answer. An announced length costs
 nothing, so a client that announces much and sends little holds little.
 
 *Ordinary reads never exceed the available bytes.* When no useful amount is left, readers are refused and wait, ordered
@@ -62,10 +62,10 @@ NOBODY: Final = ""
 class RequestMemory(SimpleMemoryPool):
     """The pool that all connections of a broker read into, and the order in which they read.
 
-    Owners are connection ids. For each read: `grant`, then `settle`, then `release` of the lease when all is answered.
-    A refused owner may `look`. While `waiting`, the caller of `settle`, `release`, `pause` or `forget` calls `wake`
-    next. Each owner that it returns calls `grant` again at once (and `look`, if refused) without waiting for its socket
-    to become readable, or is paused or forgotten.
+    Owners are connection ids. For each read: `try_charge`, then `recharge`, then `release` of the lease when all is
+    answered. A refused owner may `look`. While `waiting`, the caller of `recharge`, `release`, `pause` or `forget`
+    calls `wake` next. Each owner that it returns calls `try_charge` again at once (and `look`, if refused) without
+    waiting for its socket to become readable, or is paused or forgotten.
     """
 
     __slots__ = (
@@ -116,14 +116,14 @@ class RequestMemory(SimpleMemoryPool):
         return self.size if self.size < UNBOUNDED else 0
 
     # -- one read ----------------------------------------------------------------------------------------------------
-    # Budget: 0.5 µs for grant and settle, as much again for a lease and its release (benchmarks/micro.py), paid
+    # Budget: 0.5 µs for both, as much again for a lease and its release (benchmarks/micro.py), paid
     # once per read, not per request, which is why some lines below are written out rather than called.
 
-    def grant(self, owner: int, want_bytes: int, missing_bytes: int, now_ns: int) -> int:
+    def try_charge(self, owner: int, want_bytes: int, missing_bytes: int, now_ns: int) -> int:
         """Charge and return how many bytes `owner` may read now, 1 to `want_bytes`; 0: it must stop and wait.
 
         `missing_bytes` is what its unfinished frame still lacks, as far as known, and 0 at a frame boundary. After a
-        grant, the owner settles or is forgotten before it asks again.
+        charge, the owner calls `recharge` or is forgotten before it asks again.
         """
         reader = self._readers.get(owner)
         if reader is None:
@@ -163,7 +163,7 @@ class RequestMemory(SimpleMemoryPool):
         self._lines.enter(reader, WHOLE)
         return 0
 
-    def settle(
+    def recharge(
         self,
         owner: int,
         read_bytes: int,

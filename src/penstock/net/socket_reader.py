@@ -8,9 +8,9 @@ Where: each `Connection` has one; the event loop and `CommandScheduler` call it.
 Theory of operation
 -------------------
 
-    Reading.  Readable → `RequestMemory.grant` says how many bytes may be read (0: the connection is muted and waits) →
-              `recvmsg_into` → `FrameReader` → events → `settle` → the handler. What the handler keeps (publish runs
-              that wait for the disk) stays charged until `release`.
+    Reading.  Readable → `RequestMemory.try_charge` says how many bytes may be read (0: the connection is muted and
+              waits) → `recvmsg_into` → `FrameReader` → events → `recharge` → the handler. What the handler keeps
+              (publish runs that wait for the disk) stays charged until `release`.
     Commands. They are decoded and handled one by one. Handling one may mute the connection; then the next one stays
               in its twenty bytes. Bytes that were read and are not handled yet are charged as held, and are handled
               before the next read. `CommandScheduler` limits the commands of one turn of the loop, so a client that
@@ -155,7 +155,7 @@ class SocketReader:
     def _read(self) -> None:
         frames = self.frames
         wanted = min(ARENA_BYTES, max(self._read_bytes, frames.missing_bytes))
-        granted = self._memory.grant(self._connection.id, wanted, frames.missing_bytes, self._clock.monotonic_ns())
+        granted = self._memory.try_charge(self._connection.id, wanted, frames.missing_bytes, self._clock.monotonic_ns())
         if granted == 0:
             lying_bytes = 0
             if not frames.held_bytes:
@@ -414,7 +414,7 @@ class SocketReader:
                 pending_bytes += len(event.data)
         now_ns = self._clock.monotonic_ns()
         held_bytes = self.frames.held_bytes
-        lease = self._memory.settle(
+        lease = self._memory.recharge(
             self._connection.id, read_bytes, held_bytes, pending_bytes, pending_requests, now_ns, column_bytes
         )
         if self._memory.waiting:
