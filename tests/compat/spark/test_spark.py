@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import functions as f
 
 from tests.compat.clients import unique
+from tests.compat.test_producers import write_keys
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,6 +93,25 @@ def test_a_batch_reads_all_topics_of_a_pattern(
         client.create_producer(f"{topic}-{number}").send(b"%d" % number)
     found = read(spark, broker, topicsPattern=f"{topic.removeprefix('persistent://')}-[02]").collect()
     assert texts(found) == ["0", "2"]
+
+
+@pytest.mark.feature("encryption")
+def test_encrypted_messages_go_both_ways(
+    spark: SparkSession, broker: Subject, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    public, private = tmp_path / "public.pem", tmp_path / "private.pem"
+    write_keys(public, private)
+    keys = pulsar.CryptoKeyReader(str(public), str(private))
+    consumer = client.subscribe(topic, "s", crypto_key_reader=keys)
+    producer = client.create_producer(
+        topic, encryption_key="k", crypto_key_reader=keys, compression_type=pulsar.CompressionType.LZ4
+    )
+    publish(producer, 50)
+    crypto = {"encryptionKeys": "k", "cryptoKeyReader.publicKeys": str(public)}
+    write(numbers(spark, 100).where("value >= '000050'"), broker, topic=topic, **crypto)
+    assert sorted(consumer.receive(TIMEOUT_MS).data().decode() for _ in range(100)) == named(100)
+    found = read(spark, broker, topic=topic, **{"cryptoKeyReader.privateKeys": str(private)}).collect()
+    assert texts(found) == named(100)
 
 
 @pytest.mark.feature("spark-batch-write")
