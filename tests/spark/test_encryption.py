@@ -176,14 +176,19 @@ def test_chunks_are_encrypted_one_by_one_both_ways(
 def test_a_range_that_begins_behind_encrypted_chunks_finds_them(
     cluster: Cluster, topic: str, pairs: dict[str, Pair]
 ) -> None:
+    """Also behind entries that cannot be decrypted: these are not in the range."""
     from tests.spark.numbered import end_of
 
     ours, large = pairs["ours"], random.Random(6).randbytes(11_000_000)
+    write_encrypted(cluster, topic, pairs["theirs"].encryption("k"), NUMBERED)
     with Producer(cluster, topic, options=ProducerOptions(encryption=ours.encryption("k"))) as producer:
         producer.send_single(large, NOTHING_SAID, 0)
     end = end_of(cluster, topic)
     start = end._replace(entry_id=end.entry_id - 1)
     assert read_values(cluster, topic, start, decryption=ours.decryption) == [large]
+    discarding = Decryption(ours.decryption.files, DISCARD)
+    assert read_values(cluster, topic, start, decryption=discarding) == [large]
+    assert not discarding.discarded
 
 
 def test_a_namespace_that_requires_encryption_takes_what_is_encrypted_here(
@@ -395,6 +400,24 @@ def test_a_task_says_how_many_messages_it_discarded(
         ]
     assert found == [*NUMBERED[:10], b"plain"]
     assert f"{mixed}: 10 messages were discarded, because they cannot be decrypted" in caplog.text
+
+
+def test_small_partitions_that_are_read_together_are_decrypted(
+    cluster: Cluster, broker: BrokerProcess, partitioned: str, pairs: dict[str, Pair]
+) -> None:
+    for number, partition in enumerate(cluster.partitions(partitioned)):
+        write_encrypted(cluster, partition, pairs["ours"].encryption("k"), NUMBERED[number * 10 : number * 10 + 10])
+    options = {
+        "service.url": broker.url,
+        "topic": partitioned,
+        "cryptoKeyReader.privateKeys": pairs["ours"].private,
+        "columns": "value",
+    }
+    source = PulsarDataSource(options)
+    reader = source.reader(source.schema())
+    (task,) = reader.partitions()
+    found = [value for batch in reader.read(task) for value in batch.column(0).to_pylist()]
+    assert found == NUMBERED[:40]
 
 
 # -- with Spark -------------------------------------------------------------------------------------------------------

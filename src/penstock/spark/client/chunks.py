@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.spark.client.deliveries import Deliveries
+    from penstock.spark.client.fields import Bytes, Ints
     from penstock.spark.client.message_id import MessageId
 
     # (uuid, pieces wanted, where the piece that came is) -> the pieces before it, or None if they are not there
@@ -72,15 +73,21 @@ class Chunks:
         self._held_bytes -= sum(map(len, self._unfinished.pop(uuid, ())))
 
 
-def pieces_of(entries: Deliveries, uuid: bytes) -> dict[int, bytes]:
-    """The pieces of one message among some entries, by their index."""
-    count = len(entries)
-    fields = walk(entries.data, entries.metadata_starts, entries.payload_starts, {_UUID, _CHUNK_ID})
-    starts, stops = spans_of(fields.get(_UUID), count)
-    indexes = last_of(fields.get(_CHUNK_ID), count)
-    data = entries.data
-    return {
-        int(indexes[row]): data[entries.payload_starts[row] : entries.payload_stops[row]].tobytes()
-        for row in np.flatnonzero(stops - starts == len(uuid)).tolist()
-        if data[starts[row] : stops[row]].tobytes() == uuid
-    }
+def entries_of(entries: Deliveries, uuid: bytes) -> Deliveries:
+    """Those of some entries that are pieces of one message."""
+    starts, stops = spans_of(walk(*_metadata(entries), {_UUID}).get(_UUID), len(entries))
+    mine = np.zeros(len(entries), np.bool_)
+    for row in np.flatnonzero(stops - starts == len(uuid)).tolist():
+        mine[row] = entries.data[starts[row] : stops[row]].tobytes() == uuid
+    return entries.chosen(mine)
+
+
+def pieces_in(entries: Deliveries) -> dict[int, bytes]:
+    """The pieces that entries of one message hold, by their index."""
+    indexes = last_of(walk(*_metadata(entries), {_CHUNK_ID}).get(_CHUNK_ID), len(entries))
+    spans = zip(indexes.tolist(), entries.payload_starts.tolist(), entries.payload_stops.tolist(), strict=True)
+    return {index: entries.data[start:stop].tobytes() for index, start, stop in spans}
+
+
+def _metadata(entries: Deliveries) -> tuple[Bytes, Ints, Ints]:
+    return entries.data, entries.metadata_starts, entries.payload_starts

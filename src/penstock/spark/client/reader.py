@@ -28,7 +28,7 @@ import numpy as np
 from penstock.core.units import MIB, NS_PER_S
 from penstock.net.clock import SystemClock
 from penstock.spark.client import deliveries, messages
-from penstock.spark.client.chunks import Chunks, pieces_of
+from penstock.spark.client.chunks import Chunks, entries_of, pieces_in
 from penstock.spark.client.encryption import Decryption
 from penstock.spark.client.errors import (
     BadAnswer,
@@ -369,7 +369,9 @@ def _look_back(
             start = EARLIEST
         found: dict[int, bytes] = {}
         for run in EntryReader(cluster, topic, start, before, lenient, proves=False).runs():
-            found.update(pieces_of(options.decryption.decrypted(run, topic), uuid))
+            # Others are not in the range: whether they can be decrypted is nobody's question.
+            if len(mine := entries_of(run, uuid)):
+                found.update(pieces_in(options.decryption.decrypted(mine, topic)))
         if found.keys() >= set(range(wanted)):
             return [found[index] for index in range(wanted)]
         if start == EARLIEST:
