@@ -4,48 +4,22 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 import pytest_asyncio
 
-from penstock.admin.api import build
 from penstock.admin.gateway import BrokerGateway
 from penstock.broker.composition.administration import administration
+from tests.admin.application import before
 from tests.net.harness import Harness, running
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from fastapi import FastAPI
-
-    from penstock.broker.administration.administration import Administration
-    from penstock.broker.health import Health
     from penstock.testing.process import BrokerProcess
-
-
-class CurrentGateway:
-    """The gateway of whichever broker is being tested: one application serves all tests, for it is slow to build."""
-
-    current: BrokerGateway
-
-    async def ask(self, question: Callable[[Administration], Coroutine[Any, Any, Any]]) -> Any:  # noqa: ANN401 - the answer
-        return await self.current.ask(question)
-
-    async def health(self) -> Health:
-        return await self.current.health()
-
-    async def metrics(self) -> Iterable[str]:
-        return await self.current.metrics()
-
-
-@pytest.fixture(scope="session")
-def application() -> tuple[CurrentGateway, FastAPI]:
-    """The admin port's application, and what leads it to a broker."""
-    gateway = CurrentGateway()
-    return gateway, build(gateway)
 
 
 @pytest_asyncio.fixture
@@ -56,11 +30,10 @@ async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
 
 
 @pytest.fixture
-async def admin(harness: Harness, application: tuple[CurrentGateway, FastAPI]) -> AsyncIterator[httpx.AsyncClient]:
+async def admin(harness: Harness) -> AsyncIterator[httpx.AsyncClient]:
     """A caller of the admin port of `harness`, without a socket."""
-    gateway, app = application
-    gateway.current = BrokerGateway(lambda: administration(harness.broker), harness.broker.loop, lambda _snapshot: [])
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://broker") as client:
+    gateway = BrokerGateway(lambda: administration(harness.broker), harness.broker.loop, lambda _snapshot: [])
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(before(gateway)), base_url="http://broker") as client:
         yield client
 
 

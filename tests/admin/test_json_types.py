@@ -14,14 +14,12 @@ import pytest
 
 from penstock.admin.access import _routes
 from penstock.admin.routes.policies import OF_NAMESPACES, OF_TOPICS, Resource
+from tests.admin.application import application
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import httpx
-    from fastapi import FastAPI
-
-    from tests.admin.conftest import CurrentGateway
 
 GROUPS, SEED = "/admin/v2/resourcegroups", "/admin/v2/resourcegroup"
 RATES = ("publishRateInMsgs", "publishRateInBytes", "dispatchRateInMsgs", "dispatchRateInBytes")
@@ -103,12 +101,10 @@ def test_other_bodies_take_numbers_as_such_only(rest: httpx.Client) -> None:
             check_refused(rest.request(verb, path, json=bad), name)
 
 
-def test_every_number_and_switch_of_every_body_is_of_a_strict_type(
-    application: tuple[CurrentGateway, FastAPI],
-) -> None:
+def test_every_number_and_switch_of_every_body_is_of_a_strict_type() -> None:
     bodies = {
         str(getattr(route, "path", None)): body._type_adapter  # noqa: SLF001 - with all annotations
-        for route in _routes(application[1].routes)
+        for route in _routes(application().routes)
         if (body := getattr(route, "body_field", None)) is not None
     }
     assert len(bodies) > 80

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, cast
 import httpx
 import pytest
 
-from penstock.admin import api
 from penstock.admin.gateway import Ask, BrokerGateway
 from penstock.admin.listings import ListingResponse
 from penstock.broker.composition.administration import administration
@@ -20,6 +19,7 @@ from penstock.broker.topics.listing import Mode
 from penstock.core.names import NamespaceName
 from penstock.core.units import KIB, NS_PER_MS
 from penstock.telemetry.prometheus import render
+from tests.admin.application import before
 from tests.broker.listed import DIRECT, HEAP, LIMITS, NAMESPACE, acquired, all_taken, list_sizes, listed, waiting
 from tests.net.harness import listings_free, until
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
     from typing import TypeAlias
-
-    from fastapi import FastAPI
 
     from penstock.admin.gateway import Gateway
     from penstock.broker.broker import Broker
@@ -43,8 +41,8 @@ PATHS = (f"/admin/v2/namespaces/{NAMESPACE}/topics", f"/admin/v2/persistent/{NAM
 BRIEF = replace(LIMITS, heap_timeout_ns=NS_PER_MS, direct_timeout_ns=NS_PER_MS)
 
 
-class ToOneAfterAnother:
-    """A gateway to whichever broker a test has: the application takes long to build, and is built once for all."""
+class OfTheTest:
+    """A gateway to the broker that a test makes."""
 
     broker: Broker
 
@@ -52,26 +50,26 @@ class ToOneAfterAnother:
         return await BrokerGateway(lambda: administration(self.broker), self.broker.loop, render).ask(question)
 
 
-@pytest.fixture(scope="module")
-def app() -> tuple[FastAPI, ToOneAfterAnother]:
-    gateway = ToOneAfterAnother()
-    return api.build(cast("Gateway", gateway)), gateway
+@pytest.fixture
+def gateway() -> OfTheTest:
+    return OfTheTest()
 
 
 @pytest.fixture
-def client(app: tuple[FastAPI, ToOneAfterAnother]) -> httpx.AsyncClient:
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app[0]), base_url="http://penstock")
+def client(gateway: OfTheTest) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(before(cast("Gateway", gateway)))
+    return httpx.AsyncClient(transport=transport, base_url="http://penstock")
 
 
 @pytest.fixture
-def serve(tmp_path: Path, app: tuple[FastAPI, ToOneAfterAnother]) -> Serve:
+def serve(tmp_path: Path, gateway: OfTheTest) -> Serve:
     """What starts a broker with so many topics, which the client reaches."""
 
     @asynccontextmanager
     async def served(count: int, limits: TopicListLimits = LIMITS) -> AsyncIterator[Harness]:
         async with listed(tmp_path, count, limits) as (harness, _, _names):
             await administration(harness.broker).namespaces.create(NAME, None)
-            app[1].broker = harness.broker
+            gateway.broker = harness.broker
             yield harness
             await until(lambda: listings_free(harness.broker))
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import httpx
 
-from penstock.admin.api import build
 from penstock.admin.gateway import BrokerGateway
 from penstock.admin.middleware import PEER
 from penstock.broker.composition.administration import administration
@@ -24,6 +23,7 @@ from penstock.net.usage_topic import Reporting
 from penstock.storage.directory import open_data_directory
 from penstock.storage.shared_writer import Writer
 from penstock.testing.vfs import sqlite_on
+from tests.admin.application import before
 from tests.net.harness import disk_of, running
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Container, Sequence
     from pathlib import Path
 
-    from fastapi import FastAPI
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp
 
     from penstock.core.caller import Asker
     from penstock.core.membership import Registry
@@ -117,7 +116,7 @@ class AdminRequests:
         if broker not in self._apps:
             asked = self._harnesses[broker].broker
             gateway = BrokerGateway(lambda: administration(asked, for_peers=True), asked.loop, lambda _: [])
-            self._apps[broker] = of_peers(build(gateway))
+            self._apps[broker] = before(gateway, {PEER: True})
         transport = httpx.ASGITransport(self._apps[broker])
         loop = cast("VirtualLoop", asyncio.get_running_loop())
         async with httpx.AsyncClient(transport=transport, base_url="http://broker") as client:
@@ -125,15 +124,6 @@ class AdminRequests:
                 answer = await client.request(method, target, json=value, headers={HEADER: encode_asker(by)})
         is_json = answer.headers.get("content-type") == "application/json"
         return value_of(broker, answer.status_code, answer.json() if is_json else None)
-
-
-def of_peers(app: FastAPI) -> ASGIApp:
-    """The application as it serves a connection of another broker."""
-
-    async def served(scope: Scope, receive: Receive, send: Send) -> None:
-        await app({**scope, "state": {PEER: True}}, receive, send)
-
-    return served
 
 
 def socket_pair(loop: VirtualLoop) -> tuple[socket.socket, socket.socket]:

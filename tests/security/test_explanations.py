@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx
 import pytest
 
-from penstock.admin.api import build
 from penstock.admin.gateway import BrokerGateway
 from penstock.broker.composition.administration import administration
 from penstock.core.names import NamespaceName
@@ -18,6 +17,7 @@ from penstock.core.units import KIB
 from penstock.governance.muting import MuteReason
 from penstock.testing.client import Type
 from penstock.testing.tokens import token
+from tests.admin.application import before
 from tests.net.harness import publish, until
 from tests.security.roles import NAMESPACE, OWNER, ROOT, STRANGER, TENANT, administer, connected, guarded
 
@@ -65,7 +65,7 @@ async def asked(directory: Path) -> AsyncIterator[Asked]:
         client = await connected(harness, ROOT)
         for producer_id, topic in enumerate((OURS, THEIRS)):
             await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=topic, producer_id=producer_id)
-        app = build(BrokerGateway(lambda: administration(broker), broker.loop, lambda _: []))
+        app = before(BrokerGateway(lambda: administration(broker), broker.loop, lambda _: []))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://penstock") as http:
             yield Asked(harness, http, client)
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import httpx
 import pytest
 
-from penstock.admin.api import build
 from penstock.admin.gateway import BrokerGateway
 from penstock.admin.routes.policies import OF_NAMESPACES, OF_TOPICS
 from penstock.broker.administration import schema_admin
@@ -27,6 +26,7 @@ from penstock.core.position import EARLIEST
 from penstock.testing.client import Type
 from penstock.testing.tokens import token
 from penstock.wire.pulsar_pb2 import Schema
+from tests.admin.application import application, before
 from tests.net.harness import SMALL
 from tests.security.roles import (
     DOCUMENT,
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
     from pathlib import Path
 
-    from penstock.admin.gateway import Gateway
     from tests.net.harness import Client, Harness
 
 METHODS: Final = ("GET", "PUT", "POST", "DELETE")
@@ -230,7 +229,7 @@ def documented() -> Iterator[Route]:
 def served() -> set[str]:
     """The routes as the application has them, those of included routers too."""
     found = set()
-    pending: list[object] = [*build(cast("Gateway", None)).routes]
+    pending: list[object] = [*application().routes]
     while pending:
         route = pending.pop()
         included = getattr(route, "effective_route_contexts", None)
@@ -301,7 +300,7 @@ async def asking(directory: Path) -> AsyncIterator[Asking]:
         await administration(broker).tenants.create("empty", {"adminRoles": [OWNER], "allowedClusters": ["test"]})
         for group in ("gold", "unused", "unused-too"):
             await administration(broker).resource_groups.put(group, {"publishRateInMsgs": 5})
-        app = build(BrokerGateway(lambda: administration(broker), broker.loop, lambda _: ["one 1\n"]))
+        app = before(BrokerGateway(lambda: administration(broker), broker.loop, lambda _: ["one 1\n"]))
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
             yield Asking(harness, client, await connected(harness, ROOT))
