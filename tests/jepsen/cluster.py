@@ -98,7 +98,8 @@ class Brokers:
         """All that can happen. Each says what it did."""
         return (
             self.kill_one, self.kill_all, self.freeze_one, self.stop_and_resize, self.fail_a_sync, self.fail_a_write,
-            self.fill_the_disk, self.write_short, self.sync_slowly, self.move_the_clock, self.cut, self.read_slowly,
+            self.fill_the_disk, self.hang_the_disk, self.write_short, self.sync_slowly, self.move_the_clock, self.cut,
+            self.read_slowly,
         )  # fmt: skip
 
     async def happen(self, fault: Callable[[], Coroutine[Any, Any, str]]) -> None:
@@ -163,6 +164,10 @@ class Brokers:
         """ENOSPC for whatever makes a file larger."""
         return await self._fail(self._chance.uniform(0.2, 1.5), full=True)
 
+    async def hang_the_disk(self) -> str:
+        """Syncs that do not return for a while."""
+        return await self._fail(self._chance.uniform(1.0, 6.0), hang=True)
+
     async def write_short(self) -> str:
         """Writes that take half of what they are given."""
         return await self._fail(1.0, short_writes=True)
@@ -180,10 +185,17 @@ class Brokers:
         full: bool = False,
         short_writes: bool = False,
         slow_sync_us: int = 0,
+        hang: bool = False,
     ) -> str:
         below, before = self._directory(), self._disk.injected
         self._disk.fail(
-            below, syncs=syncs, writes=writes, full=full, short_writes=short_writes, slow_sync_us=slow_sync_us
+            below,
+            syncs=syncs,
+            writes=writes,
+            full=full,
+            short_writes=short_writes,
+            slow_sync_us=slow_sync_us,
+            hang=hang,
         )
         await asyncio.sleep(seconds)
         self._disk.heal()

@@ -122,7 +122,11 @@ class Lookups:
     async def _ask_one(self, address: Address, body: Body, what: str) -> Body:
         upstreams = self._services.upstreams
         async with upstreams.client(address, self._identity) as client:
-            return await client.request(body, what, timeout_s=upstreams.options.request_timeout_s)
+            try:
+                return await client.request(body, what, timeout_s=upstreams.options.request_timeout_s)
+            except TimeoutError:
+                upstreams.did_not_answer(address)
+                raise
 
     async def _lookup(self, body: codec.CommandLookupTopic) -> None:
         lookup = Lookup(body.topic, listener=body.advertised_listener_name)

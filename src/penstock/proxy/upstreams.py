@@ -114,6 +114,7 @@ class Upstreams:
     connections_max: int = 200  # each remembers up to 64 KiB of a client's credentials
     _open: dict[tuple[Address, Identity], _Shared] = field(default_factory=dict)
     _opening: dict[tuple[Address, Identity], asyncio.Task[_Shared]] = field(default_factory=dict)
+    _silent_ns: dict[Address, int] = field(default_factory=dict)  # when an address did not answer last
 
     def __len__(self) -> int:
         return len(self._open)
@@ -142,16 +143,27 @@ class Upstreams:
             shared.used_ns = self.clock.monotonic_ns()
 
     async def cluster(self, identity: Identity) -> Address:
-        """Return the first address of the cluster that accepts this identity. Raises as `client`."""
+        """Return the first address of the cluster that accepts this identity. Raises as `client`.
+
+        An address that did not answer is asked last from then on: a broker may be frozen, which no connection tells.
+        """
         error: ServiceNotReady | None = None
-        for address in self.options.addresses:
+        for address in sorted(self.options.addresses, key=lambda one: self._silent_ns.get(one, -1)):
             try:
                 async with self.client(address, identity):
                     return address
+            except LookupsFull:
+                raise
             except ServiceNotReady as failed:
+                self.did_not_answer(address)
                 error = failed
         assert error is not None
         raise error
+
+    def did_not_answer(self, address: Address) -> None:
+        """Ask this address last."""
+        if address in self.options.addresses:
+            self._silent_ns[address] = self.clock.monotonic_ns()
 
     async def _opened(self, key: tuple[Address, Identity]) -> _Shared:
         opening = self._opening.get(key)
