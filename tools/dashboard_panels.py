@@ -110,6 +110,14 @@ DASHBOARDS: Final[Mapping[str, Dashboard]] = {
                 },
             ),
             Panel(
+                "What waits",
+                "short",
+                "Producers, consumers, subscriptions and clients that wait, by the reasons of `penstock why`.",
+                {
+                    "{{instance}} {{reason}}": "penstock_holds{}",
+                },
+            ),
+            Panel(
                 "Memory of the process",
                 "bytes",
                 "Resident memory, and requests that were not answered yet.",

@@ -57,6 +57,7 @@ _T: Final = "pulsar_broker_adaptive_throttle_"
 _INTERVAL: Final = "penstock_adaptive_throttle_interval_seconds"
 _USED: Final = "penstock_memory_used_bytes"
 _BUDGET: Final = "penstock_memory_budget_bytes"
+_REFUSED: Final = "penstock_memory_refused_total"
 _EVALUATED: Final = f"{_T}controller_last_evaluation_timestamp"
 _DURATION: Final = f"{_T}controller_evaluation_duration"
 _THROTTLED_S: Final = "penstock_resource_group_throttled_seconds_total"
@@ -162,6 +163,11 @@ CASES: Final[Mapping[str, tuple[Case, ...]]] = {
             {"pulsar_connection_created_total_count": "0+300"},
             {"pulsar_connection_created_total_count": "0+150"},
             "4m",
+        ),
+        Case(
+            "MemoryRefused",
+            {f'{_REFUSED}{{owner="metadata"}}': "0+1"},
+            {f'{_REFUSED}{{owner="metadata"}}': "7", f'{_REFUSED}{{owner="requests"}}': "0+1"},
         ),
         Case("SessionMemoryNearlyFull", _row("sessions", 91), _row("sessions", 90), "1m"),
     ),
