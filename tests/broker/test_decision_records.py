@@ -20,8 +20,8 @@ from tests.broker.usage import records_of
 from tests.net.harness import SMALL, TOPIC, Client, running, topic_of, until
 
 if TYPE_CHECKING:
-    from penstock.broker.records.limiters_seen import BrokerLimitersSeen
     from penstock.records.decisions import DecisionRecords
+    from penstock.records.limiters_seen import LimitersSeen
     from tests.net.harness import Harness
 
 ON: dict[str, Any] = {"governance_records_enabled": True}
@@ -198,13 +198,13 @@ async def test_without_the_setting_there_is_nothing(tmp_path: Path, enabled: boo
 
 async def test_nothing_is_kept_of_topics_that_are_gone(tmp_path: Path) -> None:
     async with running(tmp_path, **ON) as harness:
-        seen = cast("BrokerLimitersSeen", decisions_of(harness)._seen)  # noqa: SLF001
+        seen = cast("LimitersSeen", decisions_of(harness)._seen)  # noqa: SLF001
         client = await Client.producing(harness.port)
         rate = {"publishThrottlingRateInMsg": 1, "publishThrottlingRateInByte": -1}
         await harness.broker.policies.set_topic(TOPIC, "publishRate", rate)
         client.publish(*[b""] * 20)
         await asyncio.sleep(2)
-        assert list(seen._before) == [TOPIC]  # noqa: SLF001
+        assert list(seen._before) == [(TOPIC,)]  # noqa: SLF001
         await client.close()
         await harness.broker.topic_life.delete(TopicName.parse(TOPIC), force=True)
         await asyncio.sleep(2)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from penstock.accounting.episodes import EPISODES_MAX, Slowed
 from penstock.governance.holds import HoldKind
@@ -25,10 +25,13 @@ if TYPE_CHECKING:
     from penstock.governance.muting import Mute
     from penstock.governance.permit_types import PermitSnapshot
     from penstock.groups.group import Group
+    from penstock.groups.ports import LimitedTopic
     from penstock.net.connection import Connection
     from penstock.net.topic_list_limiter import TopicListMemoryLimiter
 
 T = TypeVar("T")
+# Waits begun for a limit, and their time: by the name of its group and the traffic, or by the owner of a rate.
+Counts: TypeAlias = dict[tuple[str, ...], tuple[int, int]]
 
 # Topics or connections looked at in one turn of the loop: well under a millisecond.
 PER_TURN: Final = 2_000
@@ -68,6 +71,7 @@ class LimitersSeen:
         self,
         *,
         connections: Callable[[], Sequence[Connection]],
+        topics: Callable[[], Sequence[LimitedTopic]] = tuple,
         groups: Callable[[], Mapping[str, Group]],
         listings: TopicListMemoryLimiter,
         refused: Callable[[], Mapping[tuple[str, int], int]],
@@ -77,17 +81,19 @@ class LimitersSeen:
 
         Args:
             connections: returns the connections of clients.
+            topics: returns topics whose publish rates are looked at.
             groups: returns the resource groups in use, by name.
             listings: the memory of topic listings.
             refused: returns how many commands were refused since its last call, by address of the client and type.
             now_ns: monotonic time.
         """
         self._connections = connections
+        self._topics = topics
         self._groups = groups
         self._listings = listings
         self._take_refused = refused
         self._looked_ns = now_ns
-        self._limited_ns: dict[tuple[str, str], int] = {}  # of groups, by name and traffic
+        self._before: Counts = {}  # at the last look
         self._refused: dict[tuple[str, str], int] = {}  # listings, by memory and reason
 
     async def look(self, now_ns: int) -> Look:
@@ -99,12 +105,18 @@ class LimitersSeen:
                     for mute in connection.muted.snapshot():
                         self.look_at_mute(look, connection, mute, max(before_ns, mute.since_ns), now_ns)
             await asyncio.sleep(0)
-        limited_ns: dict[tuple[str, str], int] = {}  # made anew each time: groups come and go
+        seen: Counts = {}  # made anew each time: topics and groups come and go
         for name, group in list(self._groups().items()):
             for traffic, limiter in (("publish", group.limiter.publish), ("dispatch", group.limiter.dispatch)):
-                limited_ns[name, traffic] = limiter.limited_ns(now_ns)
-                self._look_at_group(look, name, traffic, limited_ns[name, traffic])
-        self._limited_ns = limited_ns
+                limited_ns = limiter.limited_ns(now_ns)
+                self._look_at_limit(look, seen, _of_group, (name, traffic), 0, limited_ns)
+        for topics in portions(self._topics()):
+            for line in (line for topic in topics for line in topic.publish_lines):
+                if line.throttled and line.hold is HoldKind.PUBLISH_RATE and (line.owner,) not in seen:
+                    limited_ns = line.limiter.limited_ns(now_ns)
+                    self._look_at_limit(look, seen, _of_rate, (line.owner,), line.throttled, limited_ns)
+            await asyncio.sleep(0)
+        self._before = seen
         listings = self._listings.snapshot()
         self._look_at_listings(look, "heap", listings.heap)
         self._look_at_listings(look, "direct", listings.direct)
@@ -122,11 +134,22 @@ class LimitersSeen:
         who = Slowed(mute.reason.value, "the connection is not read", client=client)
         look.add(who, int(mute.since_ns >= since_ns), max(0, now_ns - since_ns))
 
-    def _look_at_group(self, look: Look, name: str, traffic: str, limited_ns: int) -> None:
-        held_ns = limited_ns - self._limited_ns.get((name, traffic), 0)
-        if held_ns > 0:
-            why = f"the group's {traffic} share is used up"
-            look.add(Slowed(HoldKind.GROUP_QUOTA.value, why, resource_group=name), 1, held_ns)
+    def _look_at_limit(
+        self,
+        look: Look,
+        seen: Counts,
+        who: Callable[..., Slowed],
+        key: tuple[str, ...],
+        times: int,
+        limited_ns: int,
+    ) -> None:
+        """A limit: how often somebody began to wait for it (0: seconds with a wait are counted), and for how long."""
+        seen[key] = times, limited_ns
+        times_before, ns_before = self._before.get(key, (0, 0))
+        if times < times_before:  # Another limit of this name.
+            times_before = ns_before = 0
+        if times > times_before or limited_ns > ns_before:
+            look.add(who(*key), times - times_before if times else 1, limited_ns - ns_before)
 
     def _look_at_listings(self, look: Look, memory: str, seen: PermitSnapshot) -> None:
         for reason, total in (
@@ -143,3 +166,16 @@ class LimitersSeen:
 def portions(rows: Sequence[T]) -> Iterable[Sequence[T]]:
     """Yield them in portions for one turn of the loop each."""
     return (rows[start : start + PER_TURN] for start in range(0, len(rows), PER_TURN))
+
+
+def _of_group(name: str, traffic: str) -> Slowed:
+    return Slowed(HoldKind.GROUP_QUOTA.value, f"the group's {traffic} share is used up", resource_group=name)
+
+
+def _of_rate(owner: str) -> Slowed:
+    """Args: owner: the name of a topic, or the broker."""
+    rate, (tenant, _, rest) = HoldKind.PUBLISH_RATE.value, owner.partition("://")[2].partition("/")
+    if not tenant:
+        return Slowed(rate, "the broker's publish rate is used up")
+    namespace = f"{tenant}/{rest.partition('/')[0]}"
+    return Slowed(rate, "the topic's publish rate is used up", tenant=tenant, namespace=namespace, topic=owner)

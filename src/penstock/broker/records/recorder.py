@@ -102,13 +102,13 @@ class Recorder:
 
     def _decision_records(self) -> DecisionRecords:
         from penstock.accounting.records import DECISION  # noqa: PLC0415 -- not imported if nothing is recorded
-        from penstock.broker.records.limiters_seen import BrokerLimitersSeen  # noqa: PLC0415
         from penstock.records.decisions import DecisionRecords  # noqa: PLC0415
+        from penstock.records.limiters_seen import LimitersSeen  # noqa: PLC0415
 
         parts = self._parts
         return DecisionRecords(
             self._topic(DECISION_TOPIC, DECISION.definition),
-            BrokerLimitersSeen(
+            LimitersSeen(
                 topics=parts.topics.loaded,
                 connections=parts.connections.all,
                 groups=lambda: parts.groups.in_use,
