@@ -198,6 +198,26 @@ async def test_partitions_that_a_broker_was_adding_that_is_left_out_are_added_by
         assert harnesses[1].broker.topics.exists(name.of_partition(3))
 
 
+async def test_partitions_that_are_added_by_a_second_request_are_not_added_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = TopicName.parse("persistent://public/default/parts")
+    async with several(tmp_path, 2) as (here, there):
+        admin = administration(here.broker)
+        await create_subscribed(here, there, name)
+        ask = here.broker.elsewhere.ask
+        here.broker.elsewhere.ask = refuse  # type: ignore[method-assign, assignment]
+        with pytest.raises(ServiceNotReady):
+            await admin.topics.update_partitioned(name, 6)
+        here.broker.elsewhere.ask = ask  # type: ignore[method-assign]
+        await admin.topics.update_partitioned(name, 6)
+        await until_grown(here, there, name, 6)
+        assert here.broker.partitions.unfinished() == []
+        await asyncio.sleep(60)
+        await until_grown(here, there, name, 6)
+        assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 async def test_a_topic_that_is_deleted_before_its_partitions_are_added_stays_deleted(tmp_path: Path) -> None:
     name = TopicName.parse("persistent://public/default/parts")
     async with several(tmp_path, 2) as (here, there):
@@ -212,6 +232,21 @@ async def test_a_topic_that_is_deleted_before_its_partitions_are_added_stays_del
         await asyncio.sleep(60)
         assert not there.broker.topics.names.of("persistent", "public/default")
         assert not there.broker.catalog.documents(PARTITIONED)
+        assert here.broker.partitions.unfinished() == []
+
+
+async def test_a_smaller_request_that_succeeds_does_not_end_a_larger_one_that_waits(tmp_path: Path) -> None:
+    name = TopicName.parse("persistent://public/default/parts")
+    async with several(tmp_path, 2) as (here, there):
+        admin = administration(here.broker)
+        await create_subscribed(here, there, name)
+        ask = here.broker.elsewhere.ask
+        here.broker.elsewhere.ask = refuse  # type: ignore[method-assign, assignment]
+        with pytest.raises(ServiceNotReady):
+            await admin.topics.update_partitioned(name, 6)
+        here.broker.elsewhere.ask = ask  # type: ignore[method-assign]
+        await admin.topics.update_partitioned(name, 4)
+        await until_grown(here, there, name, 6)
 
 
 async def test_a_partitioned_topic_in_use_at_another_broker_is_used_as_before(tmp_path: Path) -> None:

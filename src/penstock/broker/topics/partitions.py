@@ -220,7 +220,6 @@ class Partitions(PartitionedTopics):
             yield
         except ServiceNotReady as error:
             keep = True
-            self._unfinished.add(text)
             raise ServiceNotReady(f"the rest of {name} is created when all brokers answer: {error}") from error
         finally:
             self._busy -= Counter((text,))
@@ -228,9 +227,12 @@ class Partitions(PartitionedTopics):
                 # The error of a topic that was deleted, or of a file that failed, is that of the block, too.
                 with suppress(PenstockError):
                     await self._forget_note(name, partitions)
+            # Also if another request has left a note, of more partitions.
+            is_left = keep or CREATING in self._catalog.documents(KIND).get(text, {})
+            (self._unfinished.add if is_left else self._unfinished.discard)(text)
 
     async def _forget_note(self, name: TopicName, partitions: int) -> None:
-        if self.document(name).get(CREATING, (0, 0))[1] == partitions:
+        if _is_noted(self.document(name), partitions):
             await self.change(name, lambda document: _without_note(document, partitions))
 
     def find_unfinished(self) -> None:
@@ -410,9 +412,13 @@ class Partitions(PartitionedTopics):
 
 def _without_note(document: dict[str, Any], partitions: int) -> None:
     """Remove the note, unless another request creates more partitions. Places that are not used are given back."""
-    if document.get(CREATING, (0, 0))[1] == partitions:
+    if _is_noted(document, partitions):
         document.pop(CREATED_BY, None)
         del document[CREATING]
+
+
+def _is_noted(document: Mapping[str, Any], partitions: int) -> bool:
+    return CREATING in document and document[CREATING][1] == partitions
 
 
 def _start_of_partitions(name: TopicName) -> str:
