@@ -9,7 +9,7 @@ import pytest
 
 HERE = Path(__file__).parent
 # Some of these waits, one after another. On two busy cores a test takes half a minute.
-TIMEOUT_S = 180
+TIMEOUT_S = 300
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -67,7 +67,9 @@ PRODUCERS = ["pulsar.repl.x", "pulsar.repl.test", "multiTopicsReader-1", "broker
 SUBSCRIPTIONS = ["s", "multiTopicsReader-1", "reader-1", "__pending_ack_state", "broker-0"]
 
 RATE = 50
-SECONDS = 10
+SECONDS = 3
+# Several times what a limit lets pass.
+MANY = 2_000
 
 
 async def group(tenant: Tenant, name: str, **rates: int) -> None:
@@ -113,8 +115,8 @@ PUBLISH_LIMITS: list[Limiting] = [by_group, by_topic, by_broker]
 async def passes(client: Client, topic: Topic) -> int:
     """How many of many messages pass in the time."""
     before = topic.entries_in
-    for part in range(100):
-        client.publish(*[b""] * 100, first=100 * part)
+    for first in range(0, MANY, 100):
+        client.publish(*[b""] * 100, first=first)
     await asyncio.sleep(SECONDS)
     await turns()
     return topic.entries_in - before
@@ -188,7 +190,7 @@ async def sent(tenant: Tenant, name: str, subscription: str = "s", **fields: obj
     """How many of many stored messages a consumer is sent in the time."""
     configure(tenant.broker, dispatch_throttling_on_non_backlog_consumer_enabled=True)
     producer = await tenant.producing(name)
-    await producer.published(*[b""] * 2_000)
+    await producer.published(*[b""] * MANY)
     await tenant.subscribed(name, subscription, permits=10_000, **fields)
     await asyncio.sleep(SECONDS)
     await turns()
