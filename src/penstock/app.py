@@ -44,6 +44,7 @@ from penstock.processes.fewer_brokers import leave_out_brokers
 from penstock.processes.kept_sockets import close_rest
 from penstock.processes.service_manager import tell_ready, tell_stopping
 from penstock.processes.sockets import addresses, bound, keep_open, open_sockets
+from penstock.processes.start_line import start_line
 from penstock.processes.tuning import set_up_interpreter, started
 from penstock.settings.limits import Live, http_limits, log_limits
 from penstock.settings.security import provider_options, tls_options
@@ -95,19 +96,22 @@ OPEN_RETRY_S: Final = 1.0
 DESCRIPTORS_MIN: Final = RESERVED_DESCRIPTORS * 3 // 2
 
 
-def run(settings: Settings, data_dir: Path) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit status.
+def run(settings: Settings, data_dir: Path, *, watch: Callable[[Serving], None] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit status. `watch` is called on the loop when clients may connect.
 
     Raises:
         ConfigurationError: a setting, a port or the data directory cannot be used.
     """
     set_up_logging(settings.log_format, settings.log_level)
+    log.info("%s", start_line(settings, f"one broker, data in {data_dir.resolve()}"))
     for warning in settings.warnings:
         log.warning("%s", warning)
     leave_out_brokers(settings, data_dir, 1)
 
     def ready(serving: Serving) -> None:
         tell_ready(serving.url, serving.admin_url)
+        if watch is not None:
+            watch(serving)
 
     status = _run(partial(_serve, settings, data_dir, ready, (signal.SIGTERM, signal.SIGINT), start_again))
     if status == EXIT_START_AGAIN:
@@ -199,6 +203,7 @@ class Serving:
     stop_s_max: Callable[[], float]  # maximum duration of closing
     writable: Callable[[], Coroutine[Any, Any, None]]  # returns when the log can take an entry and sync it
     keep_ports: Callable[[], None]  # leaves them open for the program that replaces this one
+    look: Callable[[], Coroutine[Any, Any, BrokerSnapshot]]  # returns a view of the whole broker
 
 
 async def start(
@@ -515,13 +520,16 @@ def _serving(
         broker.access.reload()
         _reload_tls(((ports.tls, ports.secure), (ports.admin_tls, ports.admin)))
 
+    async def look() -> BrokerSnapshot:
+        return await _administration(broker).snapshots.take()
+
     # If there is only one port, its URL is used for both; a broker without admin API has no URL for it.
     web = broker.addresses.web
     for what, each in (("clients", urls), ("callers of the admin port", web)):
         if each.tls is not None:
             log.info("%s with TLS are served at %s", what, each.tls)
     url, admin_url = urls.plain or urls.tls or "", web.plain or web.tls or "-"
-    return Serving(url, admin_url, reload, lambda: broker.limits.stop_s_max, writable, keep_ports)
+    return Serving(url, admin_url, reload, lambda: broker.limits.stop_s_max, writable, keep_ports, look)
 
 
 def _admin_tls(settings: Settings, tls: TlsOptions | None) -> TlsOptions | None:

@@ -11,7 +11,7 @@ import resource
 import signal
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.admin.server import AdminServer
 from penstock.core.errors import ConfigurationError, InvalidTopicName
@@ -36,10 +36,11 @@ from penstock.net.loop_turns import LoopTurns, timed_loop
 from penstock.net.signals import on_signal
 from penstock.net.stopping import Stopping
 from penstock.net.topic_list_limiter import PROXY_DIRECT_REFUSED, TopicListMemoryLimiter
-from penstock.processes.end_of_process import end_now, end_within
+from penstock.processes.end_of_process import end_within
 from penstock.processes.proxy_security import Contexts, Reload, authentication, own_identity
 from penstock.processes.service_manager import tell_ready, tell_stopping
 from penstock.processes.sockets import addresses, bound, open_sockets
+from penstock.processes.start_line import start_line
 from penstock.processes.tuning import set_up_interpreter, started
 from penstock.proxy.admin_polls import AdminPolls
 from penstock.proxy.admin_requests import AdminRequests, parse_web_urls
@@ -94,20 +95,21 @@ HUNG_S: Final = 4.5
 EXIT_HURRIED: Final = 1
 
 
-def run(settings: Settings) -> NoReturn:
-    """Serve until SIGTERM or SIGINT, and end the process.
+def run(settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit status. The caller ends the process, by `end_now`.
 
     Raises:
         ConfigurationError: a setting or a port cannot be used.
     """
     set_up_logging(settings.log_format, settings.log_level)
+    upstream = settings.upstream_url_tls if settings.upstream_tls else settings.upstream_url
+    log.info("%s", start_line(settings, f"a proxy before {upstream}"))
     for warning in settings.warnings:
         log.warning("%s", warning)
     set_up_interpreter()
     turns = LoopTurns()
     with asyncio.Runner(loop_factory=lambda: timed_loop(turns, SystemClock())) as runner:
-        status = runner.run(_serve(settings, turns))
-    end_now(status)
+        return runner.run(_serve(settings, turns))
 
 
 async def _serve(settings: Settings, turns: LoopTurns) -> int:

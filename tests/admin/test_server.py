@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import httpx
 import pytest
 
+from penstock import __version__
 from penstock.admin import http_server
 from penstock.admin.server import AdminServer, HttpLimits
 from penstock.broker.access import OPEN
@@ -90,6 +91,23 @@ async def test_metrics_are_answered_as_prometheus_text() -> None:
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert answer.content.decode() == 'one{name="naïve"} 1\n'
+
+
+async def test_the_root_says_which_program_answers_in_which_state_and_its_links_lead_somewhere() -> None:
+    gateway = CannedGateway()
+    async with serving(gateway) as (_, client):
+        fine = (await client.get("/")).json()
+        links = [(await client.get(link)).status_code for link in fine["links"].values() if "/v2/" not in link]
+        gateway.health_answer = Health(ok=True, reason="ok", problems=("an entry is damaged",))
+        damaged = (await client.get("/")).json()
+        gateway.health_answer = Health(ok=False, reason="full")
+        sick = await client.get("/")
+        gateway.health_answer = ServiceNotReady("no answer")
+        silent = await client.get("/")
+    assert (fine["name"], fine["version"], fine["status"]) == ("penstock", __version__, "ok")
+    assert links == [200, 200, 200]
+    assert damaged["status"] == "degraded"
+    assert [(one.status_code, one.json()["status"]) for one in (sick, silent)] == [(200, "failing")] * 2
 
 
 async def test_health_is_ok_or_failing_with_the_reason() -> None:

@@ -24,7 +24,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"penstock {penstock.__version__}\n"
 
 
-@pytest.mark.parametrize("words", [[], ["no-such-command"], ["serve"], ["serve", "--no-such-flag"]])
+@pytest.mark.parametrize("words", [[], ["no-such-command"], ["serve", "--no-such-flag"]])
 def test_a_wrong_call_ends_with_2_and_says_what_was_wanted(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -92,3 +92,4 @@ def test_answering_about_itself_imports_neither_asyncio_nor_the_broker() -> None
 
 def test_the_parser_knows_the_data_directory() -> None:
     assert build_parser().parse_args(["serve", "--data-dir", "d"]).data_dir.name == "d"
+    assert str(build_parser().parse_args(["serve"]).data_dir) == "penstock-data"

@@ -24,7 +24,7 @@ from penstock.admin.http_memory import RETRY_AFTER_S
 from penstock.admin.http_responses import PROMETHEUS_TEXT, InPieces
 from penstock.admin.json_rules import check_body
 from penstock.admin.middleware import RequestMiddleware, allowed_methods
-from penstock.admin.models import Degraded, Failing, Healthy
+from penstock.admin.models import Degraded, Failing, Front, Healthy, Status
 from penstock.admin.passing_on import PassingOn
 from penstock.admin.routes import GROUPS
 from penstock.admin.routing import documented
@@ -91,6 +91,15 @@ def _observing(gateway: Gateway, needs: Needs) -> APIRouter:
     """Routes for monitoring."""
     router = APIRouter(tags=["monitoring"], dependencies=[needs.nobody])
 
+    @router.get("/")
+    async def front() -> Front:
+        """Return the version, whether the broker is healthy, and where to go from here."""
+        try:
+            health = await gateway.health()
+        except PenstockError:
+            return Front(version=__version__, status="failing")
+        return Front(version=__version__, status=_status(ok=health.ok, degraded=bool(health.problems)))
+
     @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> InPieces:
         """Return all metrics in Prometheus' text format."""
@@ -111,6 +120,12 @@ def _observing(gateway: Gateway, needs: Needs) -> APIRouter:
         return JSONResponse(healthy.model_dump())
 
     return router
+
+
+def _status(*, ok: bool, degraded: bool) -> Status:
+    if not ok:
+        return "failing"
+    return "degraded" if degraded else "ok"
 
 
 def _failing(reason: str) -> JSONResponse:

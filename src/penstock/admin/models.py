@@ -75,6 +75,23 @@ class Failing(BaseModel):
     reason: str
 
 
+Status: TypeAlias = Literal["ok", "degraded", "failing"]
+
+
+class Front(BaseModel):
+    """What answers at the root of the admin port: which program, in which state, and its pages."""
+
+    name: Literal["penstock"] = "penstock"
+    version: str
+    status: Status
+    links: dict[str, str] = {
+        "health": "/healthz",
+        "metrics": "/metrics",
+        "routes": "/openapi.json",
+        "tenants": "/admin/v2/tenants",
+    }
+
+
 class ClusterData(Model):
     """Where a cluster is reached."""
 

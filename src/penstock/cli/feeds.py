@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 LATEST: Final = MessageId(2**63 - 1, 2**63 - 1)
 PAUSE_S: Final = 0.05
+_CONNECT_S: Final = 10.0
 _WINDOW: Final = 1_000
 _CHUNKS_BYTES_MAX: Final = 64 * MIB
 # Options of Spark, in the errors of its client, and ours.
@@ -79,6 +80,7 @@ def connected(target: Target, *, wait_s: float = 30.0) -> Iterator[Cluster]:
         addresses=addresses,
         credentials=Credentials("token", token, target.token_file) if token else NO_CREDENTIALS,
         tls=TlsOptions(trusted=Path(target.cacert) if target.cacert else None),
+        connect_timeout_s=min(wait_s, _CONNECT_S),
         operation_timeout_s=wait_s,
     )
     try:
@@ -296,10 +298,10 @@ def time_ms(text: str) -> int:
 class Sending:
     """Sends messages to a topic, by their keys to its partitions; use it in a `with`, which waits for all receipts."""
 
-    def __init__(self, cluster: Cluster, topic: str, *, compression: int = 0) -> None:
+    def __init__(self, cluster: Cluster, topic: str, *, compression: int = 0, send_timeout_s: float = 120.0) -> None:
         self.sent = 0
         name = str(TopicName.parse(topic))
-        options = ProducerOptions(compression=compression)
+        options = ProducerOptions(compression=compression, send_timeout_s=send_timeout_s)
         self._producers = [Producer(cluster, one, options=options) for one in cluster.partitions(name, create=True)]
         self._sequence_ids = [0] * len(self._producers)
 

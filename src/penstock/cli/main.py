@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # The module of each command.
 COMMANDS: Final = {
     "serve": "serve",
+    "dev": "dev",
+    "ready": "ready",
     "proxy": "proxy",
     "config": "config",
     **dict.fromkeys(
@@ -116,7 +118,7 @@ def build_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
     parser = Parser(
         prog="penstock",
         description="A Pulsar broker in pure Python: durable, small, and it never takes more memory than it was given.",
-        epilog="Start a broker with: penstock serve --data-dir ./data",
+        epilog="Start a broker with: penstock serve; one to try things with: penstock dev",
     )
     parser.add_argument("--version", action="version", version=f"penstock {penstock.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock import settings
-from penstock.cli.serve import add_settings, settings_given
+from penstock.cli.serve import add_pid_file, add_settings, heed_no_reload, settings_given
 from penstock.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], n
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="settings as key=value lines, like Pulsar's proxy.conf"
     )
+    add_pid_file(parser)
     add_settings(parser, first=_UPSTREAM)
 
 
@@ -61,6 +62,11 @@ def run(arguments: argparse.Namespace) -> int:
     if not (effective.upstream_url_tls if effective.upstream_tls else effective.upstream_url):
         key = "brokerServiceURLTLS" if effective.upstream_tls else "brokerServiceURL (--upstream)"
         raise ConfigurationError(f"{key} is not set: give the service URL of the cluster, such as pulsar://host:6650")
+    heed_no_reload()
     from penstock import proxy_app
+    from penstock.processes.end_of_process import end_now
+    from penstock.processes.start_line import pid_file
 
-    return proxy_app.run(effective)
+    with pid_file(arguments.pid_file):
+        status = proxy_app.run(effective)
+    end_now(status)

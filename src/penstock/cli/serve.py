@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.core.setting import Key
+    from penstock.settings import Settings
 
 _DESCRIPTION: Final = """\
 Run a broker. It keeps everything under one data directory, prints one line when it is ready
@@ -29,8 +31,8 @@ accepted is finished, the exit status is 0. Status 2 means that it was called or
 
 _EPILOG: Final = """\
 examples:
-  penstock serve --data-dir ./data
-      a broker for this machine: clients at pulsar://127.0.0.1:6650, metrics at http://127.0.0.1:8080/metrics
+  penstock serve
+      a broker for this machine, data in ./penstock-data: clients at pulsar://127.0.0.1:6650, metrics at http://127.0.0.1:8080/metrics
   penstock serve --data-dir /var/lib/penstock --host 0.0.0.0 --advertised-address broker.example.com
       a broker for everybody who reaches this machine
   penstock serve --data-dir ./data --tls-cert cert.pem --tls-key key.pem
@@ -45,6 +47,8 @@ All settings: docs/reference/configuration.md
 # The mask of new files; brokers of a supervisor inherit it. What is stored is for the user that runs penstock: others
 # would read messages past all permissions.
 _PRIVATE: Final = 0o077
+# Without --data-dir: in the directory where it was started, by a name that nothing else has.
+_DATA_DIR: Final = Path("./penstock-data")
 
 # Flags by the heading they stand under; all of them are keys of the configuration.
 _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -64,13 +68,33 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], n
     )
     parser.set_defaults(run=run)
     parser.add_argument(
-        "--data-dir", required=True, type=Path, metavar="DIR", help="directory for all data; created if it is missing"
+        "--data-dir",
+        default=_DATA_DIR,
+        type=Path,
+        metavar="DIR",
+        help=f"directory for all data; created if it is missing (default: {_DATA_DIR})",
     )
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="settings as key=value lines, like Pulsar's broker.conf"
     )
     add_brokers(parser, "number of broker processes, to use several cores; broker i has each port plus i (default: 1)")
+    add_pid_file(parser)
     add_settings(parser)
+
+
+def add_pid_file(parser: argparse.ArgumentParser) -> None:
+    """Add `--pid-file`."""
+    parser.add_argument(
+        "--pid-file",
+        type=Path,
+        metavar="FILE",
+        help="has the number of this process while it runs, for kill -HUP",
+    )
+
+
+def heed_no_reload() -> None:
+    """Ignore SIGHUP until there is something to read again: it would end the process."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def add_brokers(parser: argparse.ArgumentParser, text: str) -> None:
@@ -112,10 +136,18 @@ def run(arguments: argparse.Namespace) -> int:
         file=arguments.config, environment=os.environ, flags=settings_given(arguments), brokers=brokers
     )
     os.umask(_PRIVATE)
+    heed_no_reload()
+    from penstock.processes.start_line import pid_file
+
+    with pid_file(arguments.pid_file):
+        return _serve(effective, arguments.data_dir, brokers)
+
+
+def _serve(effective: Settings, data_dir: Path, brokers: int) -> int:
     if brokers > 1:
         from penstock.processes import supervisor
 
-        return supervisor.run(effective, arguments.data_dir, brokers)
+        return supervisor.run(effective, data_dir, brokers)
 
     # The rest of penstock, asyncio included; `--help` and a bad setting need none of it. Importing makes next to
     # nothing but what stays: no look for garbage until the broker is ready, when `app` begins with that.
@@ -123,7 +155,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         from penstock import app
 
-        return app.run(effective, arguments.data_dir)
+        return app.run(effective, data_dir)
     finally:
         gc.enable()
 

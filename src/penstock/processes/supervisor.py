@@ -48,6 +48,7 @@ from penstock.processes.lease import ELAPSED_NS_MAX, LOOK_EVERY_NS, Lease
 from penstock.processes.restarts import Restarts
 from penstock.processes.service_manager import tell_ready, tell_stopping
 from penstock.processes.sockets import addresses, bound, check_ports, keep_open, open_sockets
+from penstock.processes.start_line import start_line
 from penstock.processes.work import Work
 from penstock.storage.directory import BROKERS_MAX, open_data_directory
 from penstock.storage.disk_probe import probe_disk
@@ -86,6 +87,7 @@ def run(settings: Settings, data_dir: Path, brokers: int) -> int:
         raise ConfigurationError(f"--brokers {brokers}: at most {BROKERS_MAX} brokers run on one data directory")
     check_ports(settings, brokers)
     set_up_logging(settings.log_format, settings.log_level)
+    log.info("%s", start_line(settings, f"{brokers} brokers, data in {data_dir.resolve()}", brokers=brokers))
     for warning in settings.warnings:
         log.warning("%s", warning)
     leave_out_brokers(settings, data_dir, brokers)
