@@ -217,6 +217,7 @@ class Topic:
     ledger_id: int = LEDGER_ID
     first_entry_id: int = 0
     terminated: bool = False
+    holds_back: bool = False
     closed: bool = False
     compacted: None = None
     delays: bool = False

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock.broker.commands.discovery import COORDINATORS
 from penstock.broker.composition.commands import commands
 from penstock.core.errors import WireCode
 from penstock.testing.client import Type, frame
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.limits import BrokerLimits
     from penstock.wire.pulsar_pb2 import BaseCommand
+    from tests.net.harness import Harness
 
 TOPIC = f"persistent://{NAMESPACE}/new"
 SCHEMA = {"name": "s", "schema_data": b"", "type": 1}
@@ -115,8 +117,8 @@ RIDE_ALONG = {
 }
 # About the connection itself.
 OF_THE_CONNECTION = {Type.CONNECT, Type.AUTH_RESPONSE, Type.PING, Type.PONG}
-# Refused to everybody.
-NOT_SERVED = {
+# Refused to everybody, unless transactions are enabled; see the end of this file.
+OF_TRANSACTIONS = {
     Type.NEW_TXN,
     Type.ADD_PARTITION_TO_TXN,
     Type.ADD_SUBSCRIPTION_TO_TXN,
@@ -154,7 +156,7 @@ def documented() -> dict[str, str]:
 async def test_every_command_that_a_client_may_send_has_its_row(tmp_path: Path) -> None:
     rows = {row.command for row in MATRIX.values()}
     async with guarded(tmp_path) as harness:
-        assert rows | RIDE_ALONG | OF_THE_CONNECTION | NOT_SERVED == set(commands(harness.broker).handlers)
+        assert rows | RIDE_ALONG | OF_THE_CONNECTION | OF_TRANSACTIONS == set(commands(harness.broker).handlers)
 
 
 async def test_every_command_has_its_place_in_the_document(tmp_path: Path) -> None:
@@ -364,3 +366,53 @@ async def test_who_waits_for_the_disk_while_a_grant_is_taken_back_is_not_let_in(
         (topic,) = harness.broker.topics.loaded()
         assert not topic.producers
         assert not any(one.consumers for one in topic.subscriptions.values())
+
+
+# -- transactions
+
+
+async def opened(client: Client) -> dict[str, int]:
+    """The fields that name a transaction that this client has opened."""
+    answer = await client.request(Type.NEW_TXN, Type.NEW_TXN_RESPONSE, txn_ttl_seconds=60_000, tc_id=0)
+    body = answer.newTxnResponse
+    return {"txnid_most_bits": body.txnid_most_bits, "txnid_least_bits": body.txnid_least_bits}
+
+
+async def with_topic(harness: Harness) -> None:
+    """The topic exists, with a subscription."""
+    owner = await connected(harness, OWNER)
+    await owner.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=TOPIC, producer_id=0)
+    await owner.request(Type.SUBSCRIBE, Type.SUCCESS, topic=TOPIC, subscription="s", consumer_id=0, subType=1)
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_a_transaction_may_do_what_its_role_may(tmp_path: Path, role: str) -> None:
+    named = [{"topic": TOPIC, "subscription": "s"}]
+    async with guarded(tmp_path, transactions=True) as harness:
+        await with_topic(harness)
+        client = await connected(harness, role)
+        assignment = f"{COORDINATORS}-partition-0"
+        found = await client.request(Type.LOOKUP, Type.LOOKUP_RESPONSE, topic=assignment)
+        assert found.lookupTopicResponse.response == found.lookupTopicResponse.Connect
+        await client.request(Type.TC_CLIENT_CONNECT_REQUEST, Type.TC_CLIENT_CONNECT_RESPONSE, tc_id=0)
+        ids = await opened(client)
+        kind, answer = Type.ADD_PARTITION_TO_TXN, Type.ADD_PARTITION_TO_TXN_RESPONSE
+        added = (await client.request(kind, answer, **ids, partitions=[TOPIC])).addPartitionToTxnResponse
+        assert added.HasField("error") is (role not in MATRIX["PRODUCER"].allowed)
+        kind, answer = Type.ADD_SUBSCRIPTION_TO_TXN, Type.ADD_SUBSCRIPTION_TO_TXN_RESPONSE
+        joined = (await client.request(kind, answer, **ids, subscription=named)).addSubscriptionToTxnResponse
+        assert joined.HasField("error") is (role not in MATRIX["SUBSCRIBE"].allowed)
+        ended = (await client.request(Type.END_TXN, Type.END_TXN_RESPONSE, **ids, txn_action=0)).endTxnResponse
+        assert not ended.HasField("error")
+
+
+async def test_the_transaction_of_another_role_is_out_of_reach(tmp_path: Path) -> None:
+    async with guarded(tmp_path, transactions=True) as harness:
+        await with_topic(harness)
+        ids = await opened(await connected(harness, OWNER))
+        client = await connected(harness, WRITER)
+        kind, answer = Type.ADD_PARTITION_TO_TXN, Type.ADD_PARTITION_TO_TXN_RESPONSE
+        added = (await client.request(kind, answer, **ids, partitions=[TOPIC])).addPartitionToTxnResponse
+        ended = (await client.request(Type.END_TXN, Type.END_TXN_RESPONSE, **ids, txn_action=1)).endTxnResponse
+        assert {WireCode(each.error) for each in (added, ended)} == {WireCode.AUTHORIZATION_ERROR}
+        assert len(harness.broker.transactions.open_ones()) == 1

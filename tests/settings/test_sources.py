@@ -127,9 +127,16 @@ def test_containers_of_pulsar_are_configured_as_they_are_used_to() -> None:
     assert settings.cluster_name == "eu"
     assert settings.sources["clusterName"] == "PULSAR_PREFIX_clusterName"
     assert settings.port == 6660
-    assert from_variables(PULSAR_PREFIX_transactionCoordinatorEnabled="true").warnings == (
-        "1 setting of the environment is not penstock's and is ignored: transactionCoordinatorEnabled",
+    assert from_variables(PULSAR_PREFIX_loadBalancerEnabled="true").warnings == (
+        "1 setting of the environment is not penstock's and is ignored: loadBalancerEnabled",
     )
+
+
+def test_transactions_need_a_single_broker() -> None:
+    flags = {"transactionCoordinatorEnabled": "true"}
+    assert load(flags=flags, facts=FACTS).transactions
+    with pytest.raises(ConfigurationError, match="needs a single broker"):
+        load(flags=flags, facts=FACTS, brokers=2)
 
 
 def test_a_port_that_is_empty_in_a_file_stays_closed_and_elsewhere_it_is_not_set(tmp_path: Path) -> None:

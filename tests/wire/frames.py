@@ -89,7 +89,7 @@ class Heard:
 
     def _add_ack(self, ack: AckRun) -> None:
         """Note its ids one by one: how many commands made a run depends on the read."""
-        same = (ack.consumer_id, ack.cumulative, ack.request_id, ack.validation_error, ack.txn)
+        same = (ack.consumer_id, ack.cumulative, ack.request_id, ack.validation_error, ack.transaction)
         ids = list(zip(ack.ledger_ids, ack.entry_ids, strict=True))
         self.rows += [(*same, *ids[row], ack.ack_sets.get(row)) for row in range(len(ids))] or [same]
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.checksum import seal
+from penstock.core.transaction_id import TransactionId
 from penstock.wire import codec
 from penstock.wire.events import AckRun, Command, Flow, PublishRun, UnknownCommand
 from penstock.wire.frame_reader import LARGE_FRAME_BYTES, FrameReader, ProtocolError
@@ -356,5 +357,11 @@ def test_optional_parts_of_an_acknowledgement_are_told_by_presence() -> None:
         txnid_most_bits=9,
     )
     assert event == AckRun(
-        7, cumulative=True, ledger_ids=[], entry_ids=[], request_id=0, validation_error=0, txn=(0, 9)
+        7,
+        cumulative=True,
+        ledger_ids=[],
+        entry_ids=[],
+        request_id=0,
+        validation_error=0,
+        transaction=TransactionId(9, 0),
     )

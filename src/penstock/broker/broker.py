@@ -60,6 +60,7 @@ from penstock.broker.topics.non_persistent import NonPersistentTopics
 from penstock.broker.topics.partitioned import PartitionedTopics
 from penstock.broker.topics.partitions import Partitions
 from penstock.broker.topics.placement import Placement
+from penstock.broker.topics.restoring import Restoring
 from penstock.broker.topics.shared_listings import SharedListings
 from penstock.broker.topics.subscription_store import SubscriptionStore
 from penstock.broker.topics.topic import Topic, TopicServices
@@ -67,6 +68,7 @@ from penstock.broker.topics.topic_index import TopicIndex
 from penstock.broker.topics.topic_life import TopicLife
 from penstock.broker.topics.topic_states import TopicStates
 from penstock.broker.topics.unfinished import Unfinished
+from penstock.broker.transactions.coordinator import Coordinator
 from penstock.core.broker_states import BrokerState
 from penstock.core.errors import MetadataFailed, NoRoom, ServiceNotReady, StorageReadOnly
 from penstock.core.membership import alone
@@ -96,6 +98,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.membership import Membership, Registry
     from penstock.core.names import TopicName
+    from penstock.core.transaction_id import TransactionId
     from penstock.governance.budget import Budget
     from penstock.groups.adaptive_throttling import AdaptiveThrottling
     from penstock.net.listener import Connections
@@ -212,6 +215,7 @@ class Broker:
         self._make_housekeeping()
         self.sharing = self._sharing(reporting) if reporting is not None else None
         self.groups.sharing = self.sharing
+        self.transactions = self._coordinator()
         self.recorder = self._recorder()
         self._loader.counts = self.recorder.usage
         self.throttling = self._throttling() if limits.now.adaptive_throttling else None
@@ -336,6 +340,7 @@ class Broker:
             release=connections.release,
             recorded=self.deduplication.recorded,
             held=HeldMemory(connections.memory, clock),
+            sent_in_transaction=self._sent_in_transaction,
         )
         self.long_keys = LongKeys(loop)
         self.memory_waits = MemoryWaits(loop)
@@ -396,6 +401,7 @@ class Broker:
             make_topic=partial(Topic, topic_services),
             own=self.membership.own,
             created=self._topic_created,
+            restoring=Restoring(catalog.transactions, self.changes, self.reads),
             non_persistent=self.non_persistent,
         )
         self._loader = loader
@@ -487,6 +493,16 @@ class Broker:
             now_ns=clock.monotonic_ns(),
         )
 
+    def _coordinator(self) -> Coordinator:
+        return Coordinator(
+            catalog=self.catalog,
+            changes=self.changes,
+            topics=self.topics,
+            memory=self.dispatch_memory,
+            limits=lambda: self.limits,
+            clock=self.clock,
+        )
+
     def _recorder(self) -> Recorder:
         return Recorder(
             RecorderParts(
@@ -569,6 +585,9 @@ class Broker:
         if topic is not None and topic.retained_from() > topic.first_entry_id:
             for subscription in topic.subscriptions.values():
                 self.cursors.moved(subscription)  # A save trims.
+
+    def _sent_in_transaction(self, another_range: bool, transaction: TransactionId) -> None:  # noqa: FBT001
+        self.transactions.sent(another_range, transaction)
 
     async def _save_cursors(self, topic: Topic) -> None:
         await self.cursors.save(*topic.subscriptions.values())
@@ -686,6 +705,7 @@ class Broker:
         self.message_rates.tick(now_ns)
         self.inactive.tick(now_ns)
         self.unfinished.tick(now_ns)
+        self.transactions.tick(now_ns)
         self.delayed_indexes.tick(now_ns)
         self.periodic_checks.tick(now_ns)
         self.recorder.tick(now_ns)

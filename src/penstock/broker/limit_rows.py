@@ -203,6 +203,24 @@ class DeduplicationLimits:
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class TransactionLimits:
+    """Transactions."""
+
+    transactions: bool = row(
+        "transactionCoordinatorEnabled",
+        switch,
+        False,
+        "Whether clients may use transactions. Only for one broker: with `--brokers` the start is refused.",
+    )
+    transactions_max: int = dynamic(
+        "maxActiveTransactionsPerCoordinator",
+        whole(0),
+        10_000,
+        "Maximum number of open transactions; more are refused. 0: no limit but their row of the memory.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class SchemaLimits:
     """Schemas."""
 

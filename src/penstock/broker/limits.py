@@ -24,6 +24,7 @@ from penstock.broker.limit_rows import (
     SharingLimits,
     ThrottlingLimits,
     TopicLimits,
+    TransactionLimits,
 )
 from penstock.broker.policies.policy_defaults import PolicyDefaults
 from penstock.net.topic_list_limiter import TopicListLimits
@@ -40,6 +41,7 @@ class BrokerLimits(
     ClientLimits,
     DeliveryLimits,
     DeduplicationLimits,
+    TransactionLimits,
     SchemaLimits,
     SharingLimits,
     RecordLimits,

@@ -319,3 +319,30 @@ class ConsumerAssignFailed(PenstockError):
     """The hash ranges that a Key_Shared consumer requests cannot be assigned to it."""
 
     wire_code, http_status = WireCode.CONSUMER_ASSIGN_ERROR, 412
+
+
+class CoordinatorNotFound(PenstockError):
+    """There is no such transaction coordinator, or another broker has it."""
+
+    wire_code, http_status = WireCode.TRANSACTION_COORDINATOR_NOT_FOUND, 404
+
+
+class TransactionNotFound(PenstockError):
+    """No transaction of this id is open, and none has ended lately."""
+
+    wire_code, http_status = WireCode.TRANSACTION_NOT_FOUND, 404
+
+    def __init__(self, transaction: object) -> None:
+        super().__init__(f"Transaction {transaction} not found: it was never opened here, or ended long ago")
+
+
+class InvalidTransactionStatus(PenstockError):
+    """A transaction is being ended, or has ended, otherwise."""
+
+    wire_code, http_status = WireCode.INVALID_TXN_STATUS, 409
+
+
+class TransactionConflict(PenstockError):
+    """A message is acknowledged already, by another transaction or by none."""
+
+    wire_code, http_status = WireCode.TRANSACTION_CONFLICT, 409

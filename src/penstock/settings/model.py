@@ -32,6 +32,7 @@ from penstock.settings.rows.topics import (
     Sharing,
     Throttling,
     Topics,
+    Transactions,
 )
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Settings(
     Delivery,
     Retention,
     Deduplication,
+    Transactions,
     Rates,
     Sharing,
     Records,

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from penstock.storage.metadata import Done, Post
     from penstock.storage.shared_store import SharedPart
     from penstock.storage.shared_view import Row, Value
+    from penstock.storage.transaction_data import TransactionData
 
 __all__ = ["LEDGER_IDS_PER_BLOCK", "Catalog", "CursorSave", "StoredCursor", "SubscriptionRecord", "TopicRecord"]
 
@@ -212,6 +213,11 @@ class Catalog:
     def kept_ledgers(self) -> set[int]:
         """Ledgers of this broker's log that are kept without a topic, because the catalog was older than the log."""
         return self._own.kept_ledgers()
+
+    @property
+    def transactions(self) -> TransactionData:
+        """What is stored about this broker's transactions, and about transactions in its topics."""
+        return self._own.transactions
 
     # -- changing the shared part
 

@@ -34,7 +34,9 @@ KEPT_LEDGERS: Final = "kept-ledgers"
 # Counters of a topic for usage records, and what is kept about counting as a whole.
 USAGE_COUNTS: Final = "usage-counts"
 USAGE_STATE: Final = "usage-state"
-TOPIC_KINDS: Final = ("topic-state", "dedup", KEPT_LEDGERS, USAGE_COUNTS, USAGE_STATE)
+# How many numbers of transactions were given out.
+TRANSACTION_NUMBERS: Final = "transaction-numbers"
+TOPIC_KINDS: Final = ("topic-state", "dedup", KEPT_LEDGERS, USAGE_COUNTS, USAGE_STATE, TRANSACTION_NUMBERS)
 # The ledger id that documents about the whole log are stored under; topics have ids from 1.
 WHOLE_LOG: Final = 0
 
@@ -65,6 +67,42 @@ _CURSOR_PARTS: Final = """
         value blob not null,
         seal integer not null,
         unique (ledger_id, name, kind, number));
+"""
+
+# Open transactions and the last that have ended, what belongs to them, and the entries of those that were aborted.
+_TRANSACTIONS: Final = """
+    create table transactions (
+        coordinator integer not null,
+        number integer not null,
+        status integer not null,
+        started_ms integer not null,
+        timeout_ms integer not null,
+        owner text not null,
+        seal integer not null,
+        primary key (coordinator, number)) without rowid;
+    create table transaction_parts (
+        ledger_id integer not null,
+        subscription text not null,
+        coordinator integer not null,
+        number integer not null,
+        first_entry integer not null,
+        seal integer not null,
+        primary key (ledger_id, subscription, coordinator, number)) without rowid;
+    create table pending_acks (
+        ledger_id integer not null,
+        subscription text not null,
+        coordinator integer not null,
+        number integer not null,
+        row integer not null,
+        value text not null,
+        seal integer not null,
+        primary key (ledger_id, subscription, coordinator, number, row)) without rowid;
+    create table aborted_entries (
+        ledger_id integer not null,
+        first_entry integer not null,
+        last_entry integer not null,
+        seal integer not null,
+        primary key (ledger_id, first_entry)) without rowid;
 """
 
 # Script i migrates schema version i to i + 1; a released one is never edited.
@@ -133,6 +171,7 @@ TOPIC_DATA_MIGRATIONS: Final = (
         seal integer not null,
         primary key (kind, ledger_id)) without rowid;
     """,
+    _TRANSACTIONS,
 )
 
 

@@ -36,9 +36,11 @@ from penstock.storage.catalog_rows import (
 )
 from penstock.storage.metadata import Change, MetadataFile, damage_named, open_database
 from penstock.storage.schema import KEPT_LEDGERS, TOPIC_DATA_MIGRATIONS, WHOLE_LOG
+from penstock.storage.transaction_data import TransactionData
+from penstock.storage.transaction_rows import TABLES_OF_TOPICS, delete_of_subscription, stored_transactions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     import apsw
@@ -82,7 +84,9 @@ class TopicData:
         # The memory of names and properties of all subscriptions; see `catalog_rows.bulk_bytes`.
         self.bulk_bytes = 0
         unknown = self._load(db)
+        transactions = stored_transactions(db)
         self._file = MetadataFile(db, path, files, post, thread_name="penstock-topic-data")
+        self.transactions = TransactionData(self._file, transactions, self._show_cursors)
         # Of topics that were deleted right before the last stop.
         gone = [ledger_id for ledger_id in unknown - self.kept_ledgers() if shared.was_given_out(ledger_id)]
         if gone:
@@ -202,6 +206,7 @@ class TopicData:
             if not db.changes():
                 raise SubscriptionNotFound(topic, name)
             delete_parts(db, *key)
+            delete_of_subscription(db, *key)
 
         def show(_: None) -> None:
             self._check_there(topic, ledger_id)
@@ -213,12 +218,7 @@ class TopicData:
         topics = self._topics
         owned = [(topics[save.topic].ledger_id, save) for save in saves if save.topic in topics]
 
-        def show(_: None) -> None:
-            for topic, subscription, cursor, _parts in saves:
-                if (topic, subscription) in self._cursors:
-                    self._cursors[topic, subscription] = cursor
-
-        self._submit(lambda db: save_cursors(db, owned), show, done)
+        self._submit(lambda db: save_cursors(db, owned), lambda _: self._show_cursors(saves), done)
 
     def set_first_retained_entry(self, topic: str, entry_id: int, done: Done) -> None:
         ledger_id = self._ledger_id(topic)
@@ -312,7 +312,7 @@ class TopicData:
         keys = [(ledger_id,) for ledger_id in ledger_ids]
 
         def store(db: apsw.Connection) -> None:
-            for table in ("cursor_parts", "subscriptions", "retained", "documents"):
+            for table in ("cursor_parts", "subscriptions", "retained", "documents", *TABLES_OF_TOPICS):
                 db.executemany(f"delete from {table} where ledger_id = ?", keys)  # noqa: S608 - our names
 
         self._submit(store, lambda _: None, lambda _: None)
@@ -333,6 +333,11 @@ class TopicData:
         record = self._subscriptions[topic].pop(name)
         del self._cursors[topic, name]
         self.bulk_bytes -= bulk_bytes(record.name, record.properties)
+
+    def _show_cursors(self, saves: Iterable[CursorSave]) -> None:
+        for topic, subscription, cursor, _parts in saves:
+            if (topic, subscription) in self._cursors:
+                self._cursors[topic, subscription] = cursor
 
     def _show_document(self, kind: str, topic: str, value: Document | None) -> None:
         if value is None:

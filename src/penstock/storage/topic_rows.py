@@ -22,13 +22,25 @@ if TYPE_CHECKING:
 
 # With the number of their columns. A cursor's head and parts have checksums of their own and are read without them if
 # these do not fit, so only the columns before are checked.
-_TABLES: Final = {"subscriptions": 7, "cursor_parts": 6, "retained": 3, "documents": 4}
+_TABLES: Final = {
+    "subscriptions": 7,
+    "cursor_parts": 6,
+    "retained": 3,
+    "documents": 4,
+    "transaction_parts": 6,
+    "pending_acks": 7,
+    "aborted_entries": 4,
+}
 # Each way to the rows of one ledger uses an index.
 _OF_LEDGER: Final = {
     **dict.fromkeys(_TABLES, "ledger_id = ?"),
     "documents": f"kind in {TOPIC_KINDS!r} and ledger_id = ?",
 }
-_CHECKED_COLUMNS: Final = {"subscriptions": 5, "retained": 3, "documents": 4}
+_CHECKED_COLUMNS: Final = {
+    "subscriptions": 5,
+    **{table: _TABLES[table] for table in ("retained", "documents", "transaction_parts", "pending_acks")},
+    "aborted_entries": 4,
+}
 
 
 def copy_rows(source: apsw.Connection, target: apsw.Connection, ledger_ids: Collection[int]) -> None:

@@ -9,13 +9,14 @@ Where: the only door to the generated classes; the broker imports the few it nam
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from penstock.core.errors import NotAllowed
+from penstock.core.transaction_id import TransactionId
 from penstock.wire.errors import ProtocolError
 from penstock.wire.events import AckRun, Command, Flow, UnknownCommand
 from penstock.wire.pulsar_pb2 import (
@@ -25,6 +26,8 @@ from penstock.wire.pulsar_pb2 import (
     CommandAck,
     CommandAckResponse,
     CommandActiveConsumerChange,
+    CommandAddPartitionToTxn,
+    CommandAddSubscriptionToTxn,
     CommandAuthChallenge,
     CommandAuthResponse,
     CommandCloseConsumer,
@@ -33,6 +36,7 @@ from penstock.wire.pulsar_pb2 import (
     CommandConnected,
     CommandConsumerStats,
     CommandConsumerStatsResponse,
+    CommandEndTxn,
     CommandError,
     CommandFlow,
     CommandGetLastMessageId,
@@ -45,6 +49,7 @@ from penstock.wire.pulsar_pb2 import (
     CommandLookupTopic,
     CommandLookupTopicResponse,
     CommandMessage,
+    CommandNewTxn,
     CommandPartitionedTopicMetadata,
     CommandPartitionedTopicMetadataResponse,
     CommandPing,
@@ -59,6 +64,7 @@ from penstock.wire.pulsar_pb2 import (
     CommandSendReceipt,
     CommandSubscribe,
     CommandSuccess,
+    CommandTcClientConnectRequest,
     CommandUnsubscribe,
     CommandWatchTopicList,
     CommandWatchTopicListClose,
@@ -73,6 +79,7 @@ from penstock.wire.pulsar_pb2 import (
     ProducerAccessMode,
     Schema,
     SingleMessageMetadata,
+    TxnAction,
 )
 from penstock.wire.varints import encode_varint
 
@@ -81,16 +88,20 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "COMMIT",
     "PROTOCOL_ACTIVE_CONSUMER_CHANGE",
     "SHARED_PRODUCER",
     "AuthMethod",
     "BaseCommand",
     "CommandAck",
+    "CommandAddPartitionToTxn",
+    "CommandAddSubscriptionToTxn",
     "CommandAuthResponse",
     "CommandCloseConsumer",
     "CommandCloseProducer",
     "CommandConnect",
     "CommandConsumerStats",
+    "CommandEndTxn",
     "CommandFlow",
     "CommandGetLastMessageId",
     "CommandGetOrCreateSchema",
@@ -99,6 +110,7 @@ __all__ = [
     "CommandLookupTopic",
     "CommandLookupTopicResponse",
     "CommandMessage",
+    "CommandNewTxn",
     "CommandPartitionedTopicMetadata",
     "CommandPartitionedTopicMetadataResponse",
     "CommandProducer",
@@ -109,6 +121,7 @@ __all__ = [
     "CommandSendError",
     "CommandSendReceipt",
     "CommandSubscribe",
+    "CommandTcClientConnectRequest",
     "CommandUnsubscribe",
     "CommandWatchTopicList",
     "CommandWatchTopicListClose",
@@ -120,6 +133,7 @@ __all__ = [
     "MessageMetadata",
     "Schema",
     "SingleMessageMetadata",
+    "TransactionCommand",
     "ack_response",
     "active_consumer_change",
     "body_in",
@@ -151,6 +165,8 @@ __all__ = [
     "reached_end_of_topic",
     "send_error",
     "success",
+    "transaction_answer",
+    "transaction_of",
 ]
 
 # Clients older than this do not know ACTIVE_CONSUMER_CHANGE.
@@ -158,6 +174,10 @@ PROTOCOL_ACTIVE_CONSUMER_CHANGE: Final = 12
 # With which the name of a penstock proxy begins, in CONNECT to a broker.
 PROXY_NAME: Final = "penstock-proxy-"
 SHARED_PRODUCER: Final = ProducerAccessMode.Shared
+
+COMMIT: Final = TxnAction.COMMIT
+# What clients ask about transactions.
+TransactionCommand: TypeAlias = CommandNewTxn | CommandAddPartitionToTxn | CommandAddSubscriptionToTxn | CommandEndTxn
 
 _UINT64_MASK: Final = (1 << 64) - 1
 # 64-bit words in all ack sets of one ACK: 256 KiB, 0.3 µs each. Clients group 1,000 batches of 1,000 messages at most.
@@ -287,7 +307,7 @@ def _ack_run(ack: CommandAck) -> AckRun:
         entry_ids=[message_id.entryId for message_id in ids],
         request_id=ack.request_id if ack.HasField("request_id") else None,
         validation_error=ack.validation_error if ack.HasField("validation_error") else None,
-        txn=_txn_of(ack),
+        transaction=transaction_of(ack),
     )
     words = 0
     for row, message_id in enumerate(ids):
@@ -296,6 +316,8 @@ def _ack_run(ack: CommandAck) -> AckRun:
             if words > ACK_WORDS_MAX:
                 return _refused(run, f"ack sets of more than {ACK_WORDS_MAX:,} 64-bit words together")
             run.ack_sets[row] = list(message_id.ack_set)
+            if run.transaction is not None:
+                run.batch_sizes[row] = message_id.batch_size
     return run
 
 
@@ -304,9 +326,10 @@ def _refused(run: AckRun, has: str) -> AckRun:
     return AckRun(run.consumer_id, run.cumulative, [], [], request_id=run.request_id, refused=NotAllowed(text))
 
 
-def _txn_of(ack: CommandAck) -> tuple[int, int] | None:
-    if ack.HasField("txnid_least_bits") or ack.HasField("txnid_most_bits"):
-        return ack.txnid_least_bits, ack.txnid_most_bits
+def transaction_of(command: CommandAck | CommandSend) -> TransactionId | None:
+    """Return the transaction that a command belongs to, if any."""
+    if command.HasField("txnid_least_bits") or command.HasField("txnid_most_bits"):
+        return TransactionId(command.txnid_most_bits, command.txnid_least_bits)
     return None
 
 
@@ -509,6 +532,20 @@ def last_message_id(
         consumer_mark_delete_position=_message_id(*mark_delete, partition=partition, batch_index=-1),
     )
     return encode(BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE, body)
+
+
+def transaction_answer(
+    kind: int, request_id: int, transaction: TransactionId | None, *, error: int | None = None, message: str = ""
+) -> bytes:
+    """Encode the response to a command about transactions, of the type that follows that of the command."""
+    answer = BaseCommand(type=kind + 1)  # type: ignore[arg-type]
+    body = getattr(answer, _BODY_NAMES[kind + 1])
+    body.request_id = request_id
+    if transaction is not None:
+        body.txnid_most_bits, body.txnid_least_bits = transaction
+    if error is not None:
+        body.error, body.message = error, message
+    return encode(kind + 1, body)
 
 
 def consumer_stats(request_id: int, stats: Mapping[str, Any]) -> bytes:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from penstock.core.errors import PenstockError
+    from penstock.core.transaction_id import TransactionId
     from penstock.wire.pulsar_pb2 import CommandSend
 
 
@@ -130,7 +131,8 @@ class AckRun:
             lowest bit and lowest word first.
         request_id: set if the client waits for an ACK_RESPONSE.
         validation_error: why the client could not use the message (`CommandAck.ValidationError`), if given.
-        txn: the transaction's (least, most) bits, if the acknowledgement belongs to one.
+        transaction: to which the acknowledgement belongs, if to one.
+        batch_sizes: in a transaction, by row like `ack_sets`: how many messages the batch has; 0 if it does not say.
         refused: why all of it was refused, if so.
         consecutive: known that entry ids ascend without gaps; otherwise they may, too.
     """
@@ -142,7 +144,8 @@ class AckRun:
     ack_sets: dict[int, list[int]] = field(default_factory=dict)
     request_id: int | None = None
     validation_error: int | None = None
-    txn: tuple[int, int] | None = None
+    transaction: TransactionId | None = None
+    batch_sizes: dict[int, int] = field(default_factory=dict)
     refused: PenstockError | None = None
     consecutive: bool = field(default=False, compare=False)
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from penstock.core.checksum import SEAL_BYTES
+from penstock.core.checksum import SEAL_BYTES, seal_of
+from penstock.core.transaction_id import TransactionId
 from penstock.wire.codec import MessageMetadata
 from penstock.wire.errors import ProtocolError
 
@@ -73,6 +74,32 @@ def batch_size(entry: Buffer) -> int | None:
     """
     metadata = decode(entry)
     return metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else None
+
+
+def naming_transaction(entry: Buffer, transaction: TransactionId) -> bytes | None:
+    """Return an entry whose metadata names a transaction, sealed again; None if it does already.
+
+    Not all clients write it there, as they should: the SEND names it, too, but is not stored.
+
+    Raises:
+        ProtocolError: as `decode`.
+    """
+    said = decode(entry)
+    if transaction_of(said) == transaction:
+        return None
+    view = memoryview(entry)
+    stop = _METADATA_AT + int.from_bytes(view[SEAL_BYTES:_METADATA_AT], "big")
+    named = MessageMetadata(txnid_most_bits=transaction.coordinator, txnid_least_bits=transaction.number)
+    fields = bytes(view[_METADATA_AT:stop]) + named.SerializePartialToString()
+    body = len(fields).to_bytes(4, "big") + fields + bytes(view[stop:])
+    return seal_of(body) + body
+
+
+def transaction_of(said: MessageMetadata) -> TransactionId | None:
+    """Return the transaction that an entry belongs to, if any."""
+    if said.HasField("txnid_most_bits") and said.HasField("txnid_least_bits"):
+        return TransactionId(said.txnid_most_bits, said.txnid_least_bits)
+    return None
 
 
 def is_followed_chunk(entry: Buffer) -> bool:

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from penstock.broker.commands.schemas import Schemas
     from penstock.broker.commands.session import Handler
     from penstock.broker.commands.sessions import Sessions
+    from penstock.broker.commands.transactions import Transactions
     from penstock.broker.limits import BrokerLimits
     from penstock.broker.log_reads import LogReads
     from penstock.broker.publishing.publish import PublishServices
+    from penstock.broker.transactions.coordinator import Coordinator
     from penstock.core.clock import Clock
     from penstock.governance.budget import Row
     from penstock.governance.command_memory import CommandMemory
@@ -49,6 +51,8 @@ class Commands:
         consumers: Consumers,
         last_message: LastMessage,
         schemas: Schemas,
+        transactions: Transactions,
+        coordinator: Coordinator,
         access: Access,
         limits: Callable[[], BrokerLimits],
         clock: Clock,
@@ -71,6 +75,7 @@ class Commands:
             **consumers.handlers,
             **last_message.handlers,
             **schemas.handlers,
+            **transactions.handlers,
         }
         # By command type.
         self.handlers = {kind: each for kind, each in handlers.items() if only is None or kind in only}
@@ -84,6 +89,7 @@ class Commands:
             commands_memory=commands_memory,
             sessions_memory=sessions_memory,
             handlers=self.handlers,
+            coordinator=coordinator,
             check_authentication=handshake.check_authentication,
             producer_detached=producers.detached,
             closed=self._closed,

@@ -23,7 +23,7 @@ from penstock.broker.topics.listing_blocks import Block
 from penstock.broker.topics.patterns import PatternNotServed
 from penstock.broker.topics.watchers import TopicListWatcher
 from penstock.core.errors import NotAllowed, PenstockError, ServiceNotReady, TooManyRequests
-from penstock.core.names import NamespaceName, TopicName
+from penstock.core.names import NamespaceName, TopicName, parent_text
 from penstock.net.topic_list_limiter import Owner
 from penstock.wire import codec, listings
 
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from penstock.governance.budget import Row
     from penstock.net.topic_list_limiter import TopicListLimits
 
+# Clients find transaction coordinators as partitions of this topic, which does not exist.
+COORDINATORS: Final = "persistent://pulsar/system/transaction_coordinator_assign"
 NO_WATCHER: Final = "Unable to create topic list watcher: "
 
 
@@ -69,6 +71,7 @@ class Discovery:
         stopping: Callable[[], bool],
         check_serving: Callable[[TopicName], None],
         placement: Placement,
+        transactions: bool = False,
     ) -> None:
         self._lookups = lookups  # limits concurrent lookup requests
         self._resources = resources
@@ -80,6 +83,7 @@ class Discovery:
         self._stopping = stopping
         self._check_serving = check_serving  # raises ServiceNotReady, which names the topic, while stopping
         self._placement = placement
+        self._transactions = transactions  # whether they are enabled
         self.handlers: Mapping[int, Handler] = {
             codec.BaseCommand.PARTITIONED_METADATA: self._on_partitioned_metadata,
             codec.BaseCommand.LOOKUP: self._on_lookup,
@@ -96,7 +100,8 @@ class Discovery:
             with self._place():
                 name = TopicName.parse(body.topic)
                 self._check_serving(name)
-                session.require(Action.LOOKUP, name)
+                if not is_coordinator(name):
+                    session.require(Action.LOOKUP, name)
                 self._resources.check_namespace(name.namespace_name)
                 found = self._found(name, body.advertised_listener_name)
         except PenstockError as error:
@@ -127,12 +132,19 @@ class Discovery:
                 # Sent even to unauthorized clients, as by Pulsar: clients distinguish a missing tenant from a
                 # forbidden one.
                 self._resources.check_tenant(name.tenant)
-                session.require(Action.LOOKUP, name, refusal="Client is not authorized to Get Partition Metadata")
-                count = await self._partitions.for_client(name, create=body.metadata_auto_creation_enabled)
+                if not is_coordinator(name):
+                    session.require(Action.LOOKUP, name, refusal="Client is not authorized to Get Partition Metadata")
+                count = await self._count(name, create=body.metadata_auto_creation_enabled)
         except PenstockError as error:
             session.reply(codec.partitioned_metadata_failed(body.request_id, error.wire_code, str(error)))
             return
         session.reply(codec.partitioned_metadata(body.request_id, count))
+
+    async def _count(self, name: TopicName, *, create: bool) -> int:
+        """Partitions of a topic; of the topic whose partitions are transaction coordinators, how many there are."""
+        if is_coordinator(name) and name.partition < 0:
+            return int(self._transactions)
+        return await self._partitions.for_client(name, create=create)
 
     def _on_get_topics(self, session: Session, body: codec.CommandGetTopicsOfNamespace) -> None:
         session.requests.start(body.request_id, partial(self._get_topics, session, body))
@@ -240,6 +252,14 @@ class Discovery:
         if watcher is not None:
             watcher.stop()
         session.reply(codec.success(body.request_id))
+
+
+def is_coordinator(name: TopicName) -> bool:
+    """Whether this is not a topic, but how clients call a transaction coordinator, or all of them.
+
+    Everybody may look them up: what a transaction may do is decided where it does it.
+    """
+    return parent_text(str(name)) == COORDINATORS
 
 
 def wait_ns_max(limits: TopicListLimits, *, through_proxy: bool) -> int:

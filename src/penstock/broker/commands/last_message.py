@@ -106,6 +106,9 @@ class LastMessage:
         if compacted is not None and consumer.reads_compacted and last <= compacted.horizon:
             # The last entries may have been removed by compaction: a client that waits for them would wait for ever.
             return await self._reads.in_thread(partial(self._last_compacted, compacted))
+        if topic.transactions is not None:
+            # A client that waits for an entry of an aborted transaction would wait for ever.
+            last = topic.transactions.last_not_aborted(topic.first_entry_id, last)
         if last < topic.first_entry_id or not topic.persistent:
             return last, NO_BATCH
         return last, await self._index_in(topic, last)

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from penstock.broker.commands import session_memory
 from penstock.broker.publishing.publish import Publish
-from penstock.core.errors import MetadataFailed, PenstockError, WireCode
+from penstock.broker.subscriptions.subscription import subscription_of
+from penstock.core.errors import MetadataFailed, PenstockError
 from penstock.groups.held_sends import HeldSends
 from penstock.net.keep_alive import KeepAlive
 from penstock.net.requests import Requests
@@ -40,7 +41,9 @@ if TYPE_CHECKING:
     from penstock.broker.subscriptions.consumer import Consumer
     from penstock.broker.subscriptions.ports import ConsumedSubscription
     from penstock.broker.topics.watchers import TopicListWatcher
+    from penstock.broker.transactions.coordinator import Coordinator
     from penstock.core.clock import Clock
+    from penstock.core.transaction_id import TransactionId
     from penstock.governance.budget import Row
     from penstock.governance.command_memory import CommandMemory
     from penstock.governance.memory_pool import Lease
@@ -74,6 +77,7 @@ class Services:
     commands_memory: CommandMemory
     sessions_memory: Row  # charged for producers, consumers and watchers
     handlers: Mapping[int, Handler]  # by command type
+    coordinator: Coordinator  # of transactions
     check_authentication: Callable[[Session, AuthenticationState, int], None]  # called with the monotonic time in ns
     producer_detached: Callable[[Producer], None]
     closed: Callable[[Session, str], None]  # called when a client has disconnected, with the reason
@@ -295,14 +299,11 @@ class Session:
         consumer = self.consumers.get(event.consumer_id)
         if consumer is None:
             return
-        if event.txn is not None:
-            if event.request_id is not None:
-                text = "transactions are not enabled on this broker"
-                self.reply(
-                    codec.ack_response(
-                        event.consumer_id, event.request_id, error=WireCode.NOT_ALLOWED_ERROR, message=text
-                    )
-                )
+        if event.transaction is not None and event.refused is None:
+            self.requests.command_bytes = 0  # As below.
+            # Without a request id nobody waits for the answer, nor notices a refusal.
+            answer = partial(self._acknowledge_in, event.transaction, consumer, event)
+            self.requests.start(event.request_id or 0, answer)
             return
         refusal = event.refused or consumer.subscription.acknowledge(consumer, event)
         if refusal is not None:
@@ -320,6 +321,17 @@ class Session:
                 event.consumer_id, event.request_id, error=refusal.wire_code, message=str(refusal)
             )
             self.reply(answer)
+
+    async def _acknowledge_in(self, transaction: TransactionId, consumer: Consumer, event: AckRun) -> None:
+        coordinator, subscription = self._services.coordinator, subscription_of(consumer)
+        try:
+            coordinator.check_here(transaction.coordinator)
+            await coordinator.acknowledge(transaction, self.payer_role or "", subscription, consumer, event)
+        except PenstockError as error:
+            self._refuse_ack(event, error)
+        else:
+            if event.request_id is not None:
+                self.reply(codec.ack_response(event.consumer_id, event.request_id))
 
     async def _ack_response(self, subscription: ConsumedSubscription, consumer_id: int, request_id: int) -> None:
         try:
@@ -354,19 +366,10 @@ class Session:
             raise MetadataFailed("Consumer not found")
         return consumer
 
-    def _on_transaction(self, body: Message) -> None:
-        text = "transactions are not enabled on this broker"
-        self.reply(codec.error(_request_id(body), WireCode.NOT_ALLOWED_ERROR, text))
-
     # Handlers of commands that need only the session.
     HANDLERS: ClassVar[Mapping[int, Handler]] = {
         Type.PING: _on_ping,
         Type.PONG: _on_pong,
-        Type.NEW_TXN: _on_transaction,
-        Type.ADD_PARTITION_TO_TXN: _on_transaction,
-        Type.ADD_SUBSCRIPTION_TO_TXN: _on_transaction,
-        Type.END_TXN: _on_transaction,
-        Type.TC_CLIENT_CONNECT_REQUEST: _on_transaction,
     }
 
 

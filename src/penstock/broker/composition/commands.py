@@ -16,6 +16,7 @@ from penstock.broker.commands.handshake import Handshake
 from penstock.broker.commands.last_message import LastMessage
 from penstock.broker.commands.producers import Producers
 from penstock.broker.commands.schemas import Schemas
+from penstock.broker.commands.transactions import Transactions
 from penstock.wire import codec
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def commands(broker: Broker, *, for_peers: bool = False) -> Commands:
             stopping=lambda: broker.stopping,
             check_serving=broker.check_lookup,
             placement=broker.placement,
+            transactions=broker.limits.transactions,
         ),
         producers=Producers(
             topics=broker.topics,
@@ -71,6 +73,8 @@ def commands(broker: Broker, *, for_peers: bool = False) -> Commands:
         ),
         last_message=LastMessage(log=broker.log, reads=reads),
         schemas=Schemas(registry=broker.schemas, topics=broker.topics),
+        transactions=Transactions(broker.transactions),
+        coordinator=broker.transactions,
         access=access,
         limits=limits,
         clock=clock,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.broker.publishing.deduplication import TopicDeduplication
     from penstock.broker.publishing.limiters import DispatchRate
     from penstock.broker.publishing.producer import Producer
+    from penstock.broker.publishing.transaction_entries import TransactionEntries
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.broker.subscriptions.tail import Tail
     from penstock.core.checksum import Buffer
@@ -54,6 +55,7 @@ class PublishedTopic(Protocol):
     waiting: Amount
     dispatch_limiter: DispatchRate | None
     deduplication: TopicDeduplication | None
+    transactions: TransactionEntries | None
 
     @property
     def name(self) -> TopicName: ...

@@ -18,6 +18,7 @@ Budget: 4 µs of the whole process per 1 KiB entry of one producer, 5 µs with f
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -30,15 +31,17 @@ from penstock.core.checksum import SEAL_BYTES, seal_of
 from penstock.core.errors import PenstockError, WireCode
 from penstock.core.spare_buffers import kept_bytes
 from penstock.storage.entry_log import AppendRun, Batch
-from penstock.wire import codec
+from penstock.wire import codec, metadata
+from penstock.wire.errors import ProtocolError
 from penstock.wire.runs import encode_receipts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from penstock.broker.publishing.ports import ProducerClient
     from penstock.broker.publishing.producer import Producer
     from penstock.broker.subscriptions.tail import Tail, TailCache
+    from penstock.core.transaction_id import TransactionId
     from penstock.governance.memory_pool import Lease
     from penstock.groups.held_memory import HeldMemory
     from penstock.storage.entry_log import EntryLog
@@ -95,6 +98,7 @@ class PublishServices:
     # Called when a deduplicating producer's entries are durable, with their highest sequence id.
     recorded: Callable[[Producer, int], None]
     held: HeldMemory  # of SENDs that wait for a resource group
+    sent_in_transaction: Callable[[bool, TransactionId], None]  # called for each entry; True: it takes more memory
 
 
 class Publish:
@@ -115,6 +119,8 @@ class Publish:
         data: Buffer = run.data
         if run.unsealed:
             data = _seal_rows(run)
+        if run.rare:
+            data = _name_transactions(run, data)
         self._data, packed = data, False
         producer_ids = run.producer_ids
         first = producer_ids[0]
@@ -140,7 +146,7 @@ class Publish:
             elif row in run.refused:
                 refusal = (WireCode.NOT_ALLOWED_ERROR, run.refused[row])
             elif row in run.rare:
-                refusal = _refuse_rare(run.rare[row])
+                refusal = self._refuse_rare(producer_id, run.rare[row])
             if refusal is not None:
                 highest = 0 if run.highest is None else run.highest[row]
                 if producer_id in self.session.producers:
@@ -148,6 +154,7 @@ class Publish:
                 continue
             chunk = row in run.rare and run.rare[row].is_chunk
             before = self._messages_in(producer_id)
+            first_reply = len(self.replies)
             self._add(
                 producer_id,
                 (sequence_id,),
@@ -161,6 +168,30 @@ class Publish:
                 start = run.offsets[row]
                 if not publish_checks.is_last_chunk(memoryview(self._data)[start : start + run.lengths[row]]):
                     self.session.producers[producer_id].topic.chunks_in += 1
+            if row in run.rare:
+                self._note_transaction(run.rare[row], self.replies[first_reply:])
+
+    def _refuse_rare(self, producer_id: int, send: codec.CommandSend) -> tuple[WireCode, str] | None:
+        """Why a SEND of a transaction is refused, or None; others are not refused here."""
+        transaction, producer = codec.transaction_of(send), self.session.producers.get(producer_id)
+        if transaction is None or producer is None:
+            return None
+        topic = producer.topic
+        if topic.transactions is not None and topic.transactions.takes(transaction):
+            return None
+        return (
+            WireCode.NOT_ALLOWED_ERROR,
+            f"transaction {transaction} may not send to {topic.text}: it is not open, or was not told of the topic",
+        )
+
+    def _note_transaction(self, send: codec.CommandSend, replies: Iterable[Stretch | Duplicate | Refusal]) -> None:
+        """Keep an entry back that was added, if it is of a transaction."""
+        transaction = codec.transaction_of(send)
+        for reply in replies:
+            if transaction is not None and type(reply) is Stretch:
+                transactions = reply.producer.topic.transactions
+                assert transactions is not None, "checked before it was added"
+                self._services.sent_in_transaction(transactions.sent(transaction, reply.first_entry_id), transaction)
 
     def _messages_in(self, producer_id: int) -> int:
         producer = self.session.producers.get(producer_id)
@@ -380,12 +411,6 @@ def _misnumbered(sequence_ids: Sequence[int], highest: Sequence[int]) -> bool:
     return any(0 < last < first for first, last in zip(sequence_ids, highest, strict=True))
 
 
-def _refuse_rare(send: codec.CommandSend) -> tuple[WireCode, str] | None:
-    if send.HasField("txnid_least_bits") and send.HasField("txnid_most_bits"):
-        return WireCode.NOT_ALLOWED_ERROR, "transactions are not enabled on this broker"
-    return None
-
-
 def _seal_rows(run: PublishRun) -> bytes:
     """Add checksums to entries of old clients that send none.
 
@@ -402,4 +427,35 @@ def _seal_rows(run: PublishRun) -> bytes:
             run.lengths[row] += SEAL_BYTES
         parts.append(body)
         end += run.lengths[row]
+    return b"".join(parts)
+
+
+def _name_transactions(run: PublishRun, data: Buffer) -> Buffer:
+    """Name the transaction in the metadata of entries whose client has only named it in the SEND.
+
+    The log has nothing else that says, after a crash, which entries belong to an open transaction.
+    """
+    view = memoryview(data)
+    replaced: dict[int, bytes] = {}
+    for row, send in run.rare.items():
+        transaction = codec.transaction_of(send)
+        if transaction is not None and row not in run.corrupt:
+            with suppress(ProtocolError):  # It is no entry of a client that can be read, ever.
+                entry = view[run.offsets[row] : run.offsets[row] + run.lengths[row]]
+                named = metadata.naming_transaction(entry, transaction)
+                if named is not None:
+                    replaced[row] = named
+    return _replaced(run, data, replaced) if replaced else data
+
+
+def _replaced(run: PublishRun, data: Buffer, entries: Mapping[int, bytes]) -> bytes:
+    """The run's bytes with other entries in these rows, and its columns changed accordingly."""
+    view = memoryview(data)
+    parts: list[Buffer] = []
+    end = 0
+    for row, (offset, length) in enumerate(zip(run.offsets, run.lengths, strict=True)):
+        part = entries.get(row, view[offset : offset + length])
+        run.offsets[row], run.lengths[row] = end, len(part)
+        parts.append(part)
+        end += len(part)
     return b"".join(parts)

@@ -121,6 +121,13 @@ class CursorMoves:
             state.dispatcher.acknowledged_elsewhere(entry_id)
         self._moved()
 
+    def acknowledge_aborted(self, entries: range) -> None:
+        """Acknowledge entries of an aborted transaction, which come into reach right now: nobody has got them."""
+        state = self._state
+        state.cursor.acknowledge_many(entries)
+        state.acknowledged_for_view(entries)
+        self._services.cursors.moved(state)
+
     def _moved(self) -> None:
         self._services.cursors.moved(self._state)
         self._state.tell_of_end()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.subscriptions.consumer import Consumer
     from penstock.broker.subscriptions.dispatcher import Dispatcher, Plan
+    from penstock.broker.subscriptions.pending_acks import Undelivered
     from penstock.broker.subscriptions.state import SubscriptionState
     from penstock.core.clock import Clock
     from penstock.storage.cursor import Cursor
@@ -55,7 +56,7 @@ class Delivery:
         counts = batch.message_counts
         if dispatcher.individual or counts is not None:  # Otherwise planning more rows costs nothing.
             stop = min(stop, row + dispatcher.rows_max(ready))
-            counts = wanted_counts(state.cursor, batch, row, stop)
+            counts = wanted_counts(state.undelivered, batch, row, stop)
         rows = range(row, stop) if state.view is None else undelayed_rows(state, batch, row, stop)
         row, _ = self.perform(dispatcher, dispatcher.plan(batch, rows, stop, counts, ready), batch, counts)
         if row and batch.entry_ids[row - 1] >= state.read_entry_id:
@@ -70,7 +71,7 @@ class Delivery:
             if not gate.is_open():  # Others, or a batch of the same read, have used the rest.
                 return
             stop = gate.stop_row(batch, 0, stop)
-        counts = wanted_counts(self._state.cursor, batch, row, stop)
+        counts = wanted_counts(self._state.undelivered, batch, row, stop)
         while row < stop:
             ready = dispatcher.ready()
             plan = dispatcher.plan_replay(batch, row, stop, counts, ready)
@@ -126,7 +127,7 @@ class Delivery:
 
     def _will_fit(self, sends: Sequence[Send], batch: Batch) -> bool:
         """Whether there is room for all of these entries of a topic's log, so that their order does not matter."""
-        if not self._state.topic.persistent or self._state.cursor.has_ack_sets:
+        if not self._state.topic.persistent or self._state.undelivered.has_ack_sets:
             return False
         rows = range(sends[0].rows[0], sends[-1].rows[-1] + 1)
         if batch.entry_ids[rows[0]] >> LOW_BITS != batch.entry_ids[rows[-1]] >> LOW_BITS:
@@ -142,7 +143,7 @@ class Delivery:
         """
         consumer, rows, messages = send
         outlet, state = consumer.outlet, self._state
-        topic, cursor = state.topic, state.cursor
+        topic, cursor = state.topic, state.undelivered
         if isinstance(rows, range):
             piece = slice(rows.start, rows.stop)
             ids, offsets, lengths = batch.entry_ids[piece], batch.offsets[piece], batch.lengths[piece]
@@ -256,7 +257,7 @@ def joined_sends(sends: Sequence[Send], *, alike: bool = False) -> Sequence[Send
     ]
 
 
-def wanted_counts(cursor: Cursor, batch: Batch, row: int, stop: int) -> Sequence[int] | None:
+def wanted_counts(cursor: Cursor | Undelivered, batch: Batch, row: int, stop: int) -> Sequence[int] | None:
     """Messages in each entry of a batch; acknowledged ones are subtracted in these rows."""
     counts = batch.message_counts
     if counts is None or not cursor.has_ack_sets or row >= stop:
@@ -273,7 +274,9 @@ def wanted_counts(cursor: Cursor, batch: Batch, row: int, stop: int) -> Sequence
     return counts
 
 
-def lengths_with_ack_sets(cursor: Cursor, entry_ids: Sequence[int], lengths: Sequence[int]) -> Sequence[int]:
+def lengths_with_ack_sets(
+    cursor: Cursor | Undelivered, entry_ids: Sequence[int], lengths: Sequence[int]
+) -> Sequence[int]:
     """The encoded size of each of these entries, including its ack set."""
     lengths = list(lengths)
     for entry_id in cursor.partly_acknowledged(entry_ids[0], entry_ids[-1]):

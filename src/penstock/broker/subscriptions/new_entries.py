@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.broker.subscriptions.delivery import Delivery
     from penstock.broker.subscriptions.dispatcher import Dispatcher
     from penstock.broker.subscriptions.log_reading import LogReading
+    from penstock.broker.subscriptions.pending_acks import Undelivered
     from penstock.broker.subscriptions.ports import DispatchServices
     from penstock.broker.subscriptions.state import SubscriptionState
     from penstock.storage.compacted import CompactedLedger
@@ -62,7 +63,7 @@ class NewEntries:
             return False
         batch, row = found
         # A consumer without room for the next entry is not ready any more; others may be.
-        stop = unacknowledged_stop(state.cursor, batch, row)
+        stop = unacknowledged_stop(state.undelivered, batch, row)
         reached = self._delivery.deliver_new(dispatcher, batch, row, stop, ready)
         return reached > row or dispatcher.ready() != ready
 
@@ -71,7 +72,7 @@ class NewEntries:
         state = self._state
         end = state.topic.last_entry_id + 1
         for _ in range(SKIPS_PER_TURN_MAX):
-            entry_id = state.read_entry_id = state.cursor.next_unacknowledged(state.read_entry_id)
+            entry_id = state.read_entry_id = state.undelivered.next_unacknowledged(state.read_entry_id)
             if state.view is None or entry_id >= end or not state.topic.delays:
                 return entry_id
             state.read_entry_id = state.view.next_wanted(entry_id, end)
@@ -96,6 +97,8 @@ class NewEntries:
         index = state.topic.delayed
         if state.view is not None and index is not None and index.manager.unknown(entry_id, entry_id + wanted):
             wanted = min(wanted, LOOKED_ENTRIES_MAX)
+        if state.topic.holds_back and compacted is None:
+            wanted = min(wanted, state.topic.last_entry_id + 1 - entry_id)
         ledger_id = state.topic.ledger_id
         room = self._reading.charge(ready, self._reading.bytes_max)
         bounds = {"bytes_max": room.nbytes, "entries_max": wanted, "first_bytes_max": room.nbytes}
@@ -111,18 +114,27 @@ class NewEntries:
             expected = state.topic.last_entry_id + 1  # Missing entries in between stay in the backlog.
         for compacted, words in (result.members or {}).items():
             state.cursor.acknowledge_batch(compacted, words)
-        for batch in result.batches:
+        batches, next_entry_id = result.batches, result.next_entry_id
+        if state.topic.holds_back:  # The log has more than may be read.
+            batches = [one for one in map(self._readable, batches) if one.entry_ids]
+            next_entry_id = min(next_entry_id, state.topic.last_entry_id + 1)
+        for batch in batches:
             self._skip_missing(expected, batch.entry_ids[0])
             if not self._deliver_all(dispatcher, batch):
                 return
             expected = max(expected, batch.entry_ids[-1] + 1)
-        self._skip_missing(expected, result.next_entry_id)
-        state.read_entry_id = max(state.read_entry_id, result.next_entry_id)
+        self._skip_missing(expected, next_entry_id)
+        state.read_entry_id = max(state.read_entry_id, next_entry_id)
+
+    def _readable(self, batch: Batch) -> Batch:
+        """The entries of a batch that no open transaction keeps back."""
+        stop = bisect_right(batch.entry_ids, self._state.topic.last_entry_id)
+        return batch if stop == len(batch.entry_ids) else first_rows(batch, stop)
 
     def _deliver_all(self, dispatcher: Dispatcher, batch: Batch) -> bool:
         """Deliver the unacknowledged entries of this batch; False if consumers could not take all."""
         state = self._state
-        batch = without_acknowledged(state.cursor, batch)
+        batch = without_acknowledged(state.undelivered, batch)
         row, rows = 0, len(batch.offsets)
         while row < rows:
             ready = dispatcher.ready()
@@ -154,7 +166,20 @@ class NewEntries:
         return compacted is not None and self._services.log.missing.any_of(compacted.ledger_id)
 
 
-def unacknowledged_stop(cursor: Cursor, batch: Batch, row: int) -> int:
+def first_rows(batch: Batch, stop: int) -> Batch:
+    """The rows of a batch before `stop`."""
+    counts = batch.message_counts
+    return Batch(
+        batch.ledger_id,
+        batch.entry_ids[:stop],
+        batch.data,
+        batch.offsets[:stop],
+        batch.lengths[:stop],
+        counts and counts[:stop],
+    )
+
+
+def unacknowledged_stop(cursor: Cursor | Undelivered, batch: Batch, row: int) -> int:
     """The row that ends the run of unacknowledged entries from this row on."""
     rows = len(batch.offsets)
     if not cursor.acknowledged_above:
@@ -165,7 +190,7 @@ def unacknowledged_stop(cursor: Cursor, batch: Batch, row: int) -> int:
     return rows
 
 
-def without_acknowledged(cursor: Cursor, batch: Batch) -> Batch:
+def without_acknowledged(cursor: Cursor | Undelivered, batch: Batch) -> Batch:
     """The unacknowledged entries of a batch, gathered so that they are delivered together."""
     ids = batch.entry_ids
     if cursor.none_acknowledged(ids[0], ids[-1]):

@@ -92,6 +92,8 @@ class Redelivery:
             index.set_timer()
             return
         due = view.get_scheduled_messages(now_ms, room, state.read_entry_id)
+        if state.pending is not None:
+            due = [one for one in due if not state.pending.holds(one)]
         index.count_delivered(view.slots_taken)
         dispatcher.add_replay(due)
 
@@ -104,6 +106,6 @@ class Redelivery:
                 [
                     one
                     for one in entry_ids
-                    if one < state.read_entry_id and one not in pending and not state.cursor.is_acknowledged(one)
+                    if one < state.read_entry_id and one not in pending and not state.undelivered.is_acknowledged(one)
                 ]
             )

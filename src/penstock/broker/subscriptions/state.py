@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.broker.subscriptions.consumer import Consumer
     from penstock.broker.subscriptions.dispatcher import Dispatcher
     from penstock.broker.subscriptions.holds import DispatchHolds
+    from penstock.broker.subscriptions.pending_acks import PendingAcks, Undelivered
     from penstock.broker.subscriptions.ports import Gate, SubscribedTopic
     from penstock.governance.budget import Row
     from penstock.governance.delayed_view import DelayedDeliveryView
@@ -63,10 +64,12 @@ class SubscriptionState:
         "messages_redelivered",
         "name",
         "of_broker",
+        "pending",
         "read_entry_id",
         "replicated",
         "through_proxy",
         "topic",
+        "undelivered",
         "view",
     )
 
@@ -74,6 +77,8 @@ class SubscriptionState:
         self.topic = topic
         self.name = name
         self.cursor = cursor
+        self.pending: PendingAcks | None = None  # of open transactions; None without any
+        self.undelivered: Cursor | Undelivered = cursor  # what dispatch asks for entries to deliver
         self.durable = durable
         self.memory = CursorMemory(cursor, memory, topic.ledger_id)
         self.kind: int = EXCLUSIVE
@@ -125,7 +130,7 @@ class SubscriptionState:
 
     def tell_of_end(self) -> None:
         """Tell each consumer once that a terminated topic is completely acknowledged."""
-        if not self.topic.terminated or self.backlog:
+        if not self.topic.terminated or self.backlog or self.topic.holds_back:
             return
         for consumer in self.consumers:
             if not consumer.told_of_end:

@@ -28,6 +28,7 @@ from penstock.broker.subscriptions.redelivery import Redelivery
 from penstock.broker.subscriptions.shared import Shared
 from penstock.broker.subscriptions.single_active import SingleActive
 from penstock.broker.subscriptions.state import FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, SubscriptionState
+from penstock.broker.subscriptions.transactional import TransactionalAcks
 from penstock.core.errors import ConsumerBusy, ServiceNotReady
 from penstock.governance.holds import HoldKind
 
@@ -61,6 +62,7 @@ class Subscription(SubscriptionState):
         "_services",
         "moves",
         "reading",
+        "transactional",
     )
 
     def __init__(
@@ -75,6 +77,7 @@ class Subscription(SubscriptionState):
         self._new_entries = NewEntries(self, services, self.reading, self._delivery)
         self._redelivery = Redelivery(self, services, self.reading, self._delivery)
         self._acknowledging = Acknowledging(self, services)
+        self.transactional = TransactionalAcks(self, services, rewind=self.reading.rewind, wake=self.wake)
         self.moves = CursorMoves(self, services, self.reading, self.wake)
 
     # -- for statistics -----------------------------------------------------------------------------------------------
@@ -119,7 +122,7 @@ class Subscription(SubscriptionState):
         if dispatcher is None or dispatcher.individual:
             pending = dispatcher.pending if dispatcher is not None else 0
             return max(0, self.backlog - pending - self.delayed)
-        return max(0, self.topic.last_entry_id + 1 - self.cursor.next_unacknowledged(self.read_entry_id))
+        return max(0, self.topic.last_entry_id + 1 - self.undelivered.next_unacknowledged(self.read_entry_id))
 
     # -- attaching and detaching consumers ----------------------------------------------------------------------------
 
@@ -342,6 +345,10 @@ class Subscription(SubscriptionState):
         """Deliver those of these delayed entries that are due, and neither acknowledged nor sent."""
         self._redelivery.add_passed(entry_ids)
         self.wake()
+
+    def release(self) -> None:
+        super().release()
+        self.transactional.release()
 
     # -- delegated to its parts ---------------------------------------------------------------------------------------
 

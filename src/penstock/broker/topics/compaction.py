@@ -24,6 +24,8 @@ from itertools import accumulate
 from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
+from pyroaring import BitMap64
+
 from penstock.broker.topics.topic_states import (
     compacted_in,
     compacted_state,
@@ -203,7 +205,11 @@ class Compactor:
         self._check_whole(topic)
         horizon = topic.last_entry_id
         ledger_id = await self._take_ledger_id()
-        source = Source(self._log, topic.ledger_id, topic.first_entry_id, horizon, topic.compacted)
+        aborted = BitMap64()
+        if topic.transactions is not None:
+            for entries in topic.transactions.aborted_within(topic.first_entry_id, horizon):
+                aborted.add_range(entries.start, entries.stop)
+        source = Source(self._log, topic.ledger_id, topic.first_entry_id, horizon, topic.compacted, aborted)
         sink = Sink(self._log, self._loop, ledger_id)
         try:
             outcome = await self._loop.run_in_executor(self._thread, self._work, source, sink)
@@ -275,16 +281,23 @@ class Pace:
 
 
 class Source:
-    """Input of a compaction: the previous compacted ledger, then the entries after its horizon."""
+    """Input of a compaction: the previous compacted ledger, then entries after its horizon that are not aborted."""
 
     def __init__(
-        self, entry_log: EntryLog, ledger_id: int, first: int, last: int, compacted: CompactedLedger | None
+        self,
+        entry_log: EntryLog,
+        ledger_id: int,
+        first: int,
+        last: int,
+        compacted: CompactedLedger | None,
+        aborted: BitMap64,
     ) -> None:
         self._log = entry_log
         self._ledger_id = ledger_id
         self._first = first
         self._last = last
         self._compacted = compacted
+        self._aborted = aborted
 
     def entries(self) -> Iterator[Stored]:
         entry_id = self._first
@@ -301,7 +314,8 @@ class Source:
                 for (found, entry), count in zip(batch.entries(), counts, strict=True):
                     if found > last:
                         return
-                    yield Stored(found, entry, count)
+                    if found not in self._aborted:
+                        yield Stored(found, entry, count)
             if result.next_entry_id <= entry_id:
                 return
             entry_id = result.next_entry_id

@@ -57,7 +57,7 @@ class DelayedIndex:
         self._indexes = delayed_indexes
         self._options = self._wanted_options()
         self.manager: TopicDelayedDeliveryTrackerManager = delayed_indexes.factory.manager(
-            topic.text, topic.last_entry_id + 1, self._options
+            topic.text, topic.durable_entry_id + 1, self._options
         )
         self.added = 0  # since the last snapshot
         self.delivered = 0

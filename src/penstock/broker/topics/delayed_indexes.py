@@ -168,7 +168,7 @@ class DelayedIndexes:
     async def _catch_up(self, index: DelayedIndex) -> None:
         """Add the entries that were published after the snapshot."""
         topic, manager = index.topic, index.manager
-        unknown = manager.unknown_ranges(topic.first_entry_id, topic.last_entry_id + 1)
+        unknown = manager.unknown_ranges(topic.first_entry_id, topic.durable_entry_id + 1)
         if sum(one.stop - one.first for one in unknown) > CATCH_UP_ENTRIES_MAX:
             return
         for one in unknown:
@@ -257,7 +257,7 @@ class DelayedIndexes:
         views = [name for name, one in topic.subscriptions.items() if one.view is not None and one.durable]
         parts = [pack(views)]
         try:
-            for piece in index.manager.snapshot_pieces(topic.last_entry_id + 1):
+            for piece in index.manager.snapshot_pieces(topic.durable_entry_id + 1):
                 parts.append(piece)
                 await asyncio.sleep(0)  # Let publishing continue.
             await self._reads.in_thread(lambda: snapshots.save(ledger_id, parts))

@@ -116,7 +116,7 @@ class InactiveTopics:
         """Whether the topic holds messages, and no explicit mode allows to delete it with them."""
         compacted = topic.compacted is not None and topic.compacted.entries > 0
         first = max(topic.first_entry_id, topic.unneeded_before)
-        if not topic.persistent or not (compacted or first <= topic.last_entry_id):
+        if not topic.persistent or not (compacted or first <= topic.durable_entry_id):
             return False
         return not (
             self._limits().delete_inactive_with_messages

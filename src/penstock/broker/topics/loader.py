@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.broker.publishing.rates import Rates
     from penstock.broker.topics.delayed_indexes import DelayedIndexes
     from penstock.broker.topics.non_persistent import NonPersistentTopics
+    from penstock.broker.topics.restoring import Restoring
     from penstock.broker.topics.topic import Topic
     from penstock.broker.topics.topic_states import TopicStates
     from penstock.core.clock import Clock
@@ -70,6 +71,7 @@ class TopicLoader:
         make_topic: MakeTopic,
         own: int,
         created: Callable[[TopicRecord], None],
+        restoring: Restoring,
         non_persistent: NonPersistentTopics | None = None,
     ) -> None:
         self._log = entry_log
@@ -85,6 +87,7 @@ class TopicLoader:
         self._created = created  # called with the record of each topic that this broker creates
         self._non_persistent = non_persistent  # tells other brokers, if there are any
         self.counts: TopicCounts | None = None
+        self._restoring = restoring
 
     async def load(self, name: TopicName, properties: Mapping[str, str], topics_max: int) -> Topic:
         """Load a topic; a topic that is not stored is created with `properties`.
@@ -108,6 +111,7 @@ class TopicLoader:
             raise ServedElsewhere(text, record.broker)
         topic = self._made_of(name, record, await self._cursors(text))
         try:
+            await self._restoring.restore(topic)
             await self._indexes.load(topic)
             if self.counts is not None:
                 await self.counts.attached(topic)

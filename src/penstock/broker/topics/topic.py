@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from penstock.broker.publishing.limiters import DispatchRate
     from penstock.broker.publishing.producer import Producer
     from penstock.broker.publishing.rates import Rates
+    from penstock.broker.publishing.transaction_entries import TransactionEntries
     from penstock.broker.subscriptions.ports import ConsumedSubscription, DispatchServices
     from penstock.broker.subscriptions.state import SubscriptionState
     from penstock.broker.subscriptions.tail import TailCache
@@ -79,7 +80,8 @@ class Topic:
     """A topic of this broker, persistent or not.
 
     `next_entry_id` is the id of the next SEND; `last_entry_id` is the last durable entry, which may be read. Entries in
-    between are being written to disk. A non-persistent topic counts the same way and stores nothing.
+    between are being written to disk, or are kept back by an open transaction. A non-persistent topic counts the same
+    way and stores nothing.
     """
 
     __slots__ = (
@@ -123,6 +125,7 @@ class Topic:
         "terminated",
         "text",
         "throttle_lines",
+        "transactions",
         "unneeded_before",
         "used",
         "waiting",
@@ -162,6 +165,7 @@ class Topic:
         self.closed = False  # is not this broker's topic any more; its name may belong to another object
         self.write_access = WriteAccess(services.states.of(self.text).get("epoch"))
         self.deduplication: TopicDeduplication | None = None
+        self.transactions: TransactionEntries | None = None  # None while no transaction uses it, nor was aborted
         self.compacted = compacted_in(services.states.of(self.text))
         self.used = False  # was requested since the last check for inactive topics
         self.idle_since_ns = services.clock.monotonic_ns()
@@ -206,7 +210,7 @@ class Topic:
     @property
     def in_use(self) -> bool:
         """Whether it holds messages, or has a producer or a consumer that checks schemas."""
-        if self.producers or self.last_entry_id >= self.first_entry_id:
+        if self.producers or self.durable_entry_id >= self.first_entry_id:
             return True
         consumers = (consumer for subscription in self.subscriptions.values() for consumer in subscription.consumers)
         return not all(consumer.takes_any_schema for consumer in consumers)
@@ -274,8 +278,11 @@ class Topic:
         return self.bytes_out_before + sum(one.bytes_out for one in self.subscriptions.values())
 
     def pass_cancelled(self, cursor: Cursor) -> None:
-        """Mark cancelled messages as acknowledged in a cursor that is new or was moved back."""
+        """Mark cancelled and aborted messages as acknowledged in a cursor that is new or was moved back."""
         cursor.acknowledge_many(cancelled_of(self._services.states.of(self.text)))
+        if self.transactions is not None:
+            for entries in self.transactions.aborted_within(cursor.mark_delete + 1, self.last_entry_id):
+                cursor.acknowledge_many(entries)
 
     async def open_subscription(
         self, name: str, *, durable: bool, start: int, properties: Mapping[str, str] = NOTHING
@@ -325,10 +332,39 @@ class Topic:
 
     def appended(self, last_entry_id: int) -> None:
         """Entries up to this one are durable: wake the subscriptions that wait for new entries."""
+        if self.transactions is not None:
+            self.transactions.durable = last_entry_id
+            last_entry_id = self._read_through(self.transactions)
         self.last_entry_id = last_entry_id
         for subscription in self.subscriptions.values():
             if subscription.consumers:
                 subscription.wake()
+
+    def _read_through(self, transactions: TransactionEntries) -> int:
+        """The last entry that may be read; aborted ones that come into reach are acknowledged everywhere."""
+        readable = max(transactions.readable, self.last_entry_id)
+        for entries in transactions.aborted_within(self.last_entry_id + 1, readable):
+            for subscription in self.subscriptions.values():
+                subscription.moves.acknowledge_aborted(entries)
+        return readable
+
+    def transaction_ended(self) -> None:
+        """One of its transactions has ended: what it has kept back may be read, or never will be."""
+        if self.transactions is not None:
+            self.appended(self.transactions.durable)
+            self.transactions.forget_before(self.first_entry_id)
+            if self.transactions.unused:
+                self.transactions = None
+
+    @property
+    def durable_entry_id(self) -> int:
+        """The last entry that is on disk, whether it may be read or not."""
+        return self.last_entry_id if self.transactions is None else self.transactions.durable
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether an open transaction keeps durable entries back."""
+        return self.durable_entry_id > self.last_entry_id
 
     def wants_tail(self) -> bool:
         """Whether a connected consumer is likely to read new entries soon, so that caching them pays."""

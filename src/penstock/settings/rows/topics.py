@@ -15,6 +15,7 @@ from penstock.broker.limit_rows import (
     SharingLimits,
     ThrottlingLimits,
     TopicLimits,
+    TransactionLimits,
 )
 from penstock.broker.policies.policy_defaults import (
     ClientDefaults,
@@ -78,6 +79,11 @@ class Retention(RetentionDefaults):
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Deduplication(DeduplicationLimits, DeduplicationDefaults):
     """Deduplication and compaction."""
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class Transactions(TransactionLimits):
+    """Transactions."""
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers of transactions, which are never reused: a client may ask for the outcome of an old one.
+
+Why blocks: opening a transaction must not wait for the disk. One change reserves a million numbers; what is left of
+them at the end of a run is not used.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from penstock.storage.schema import TRANSACTION_NUMBERS
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from penstock.broker.changes import Changes
+    from penstock.storage.catalog import Catalog
+
+BLOCK: Final = 1_000_000
+_NEXT: Final = "next"
+
+
+class TransactionNumbers:
+    """Gives out numbers. All methods are called on the event loop."""
+
+    def __init__(self, catalog: Catalog, changes: Changes) -> None:
+        self._catalog = catalog
+        self._changes = changes
+        self._next = int(catalog.documents(TRANSACTION_NUMBERS).get("", {}).get(_NEXT, 0))
+        self._reserved = self._next  # numbers below this are stored as given out
+        self._reserving: asyncio.Future[None] | None = None
+
+    async def take(self) -> int:
+        """Return a number that was never given out. Raises MetadataFailed."""
+        while self._next >= self._reserved:
+            self._reserving = self._reserving or self._changes.finish(self._reserve())
+            await self._reserving
+        self._next += 1
+        return self._next - 1
+
+    async def _reserve(self) -> None:
+        stop = self._next + BLOCK
+        put, document = self._catalog.put_document, {_NEXT: stop}
+        try:
+            await self._changes.stored(partial(put, TRANSACTION_NUMBERS, "", document))
+            self._reserved = stop
+        finally:
+            self._reserving = None

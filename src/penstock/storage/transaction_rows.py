@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of transactions: what is stored of open ones, the last outcomes, and the entries of aborted ones.
+
+Why these rows suffice: entries of a transaction are in the log like all others, so a committed transaction needs no
+trace in its topics; only aborted entries do. What ends a transaction is one change, so it ends everywhere or nowhere:
+its rows go, cursors get its acknowledgements or `aborted_entries` gets its entries, and its outcome is remembered.
+
+Where: `TransactionData` calls these functions on the metadata thread, inside its transactions. All raise apsw.Error,
+and DamagedRow if a row does not fit its checksum.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from penstock.core.transaction_id import TransactionId
+from penstock.storage.catalog_cursors import save_cursors
+from penstock.storage.catalog_rows import opened, sealed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import apsw
+
+    from penstock.storage.catalog_rows import CursorSave
+
+# Status of a transaction.
+OPEN: Final = 0
+COMMITTED: Final = 1
+ABORTED: Final = 2
+
+# With rows of ledgers, which are deleted with their topics.
+TABLES_OF_TOPICS: Final = ("transaction_parts", "pending_acks", "aborted_entries")
+
+_PUT: Final = "insert or replace into transactions values (?, ?, ?, ?, ?, ?, ?)"
+_OF_TRANSACTION: Final = "coordinator = ? and number = ?"
+
+
+class StoredTransaction(NamedTuple):
+    """A transaction: an open one that has parts, or one that has ended lately."""
+
+    id: TransactionId
+    status: int
+    started_ms: int  # wall time
+    timeout_ms: int
+    owner: str  # the role that opened it; empty without authentication
+
+
+class TransactionPart(NamedTuple):
+    """A topic that a transaction may send to, or a subscription that it may acknowledge."""
+
+    ledger_id: int
+    subscription: str  # empty: the topic itself
+    id: TransactionId
+    first_entry: int  # the topic's entries of the transaction come from here on
+
+
+class PendingAck(NamedTuple):
+    """What one ACK acknowledges if its transaction is committed.
+
+    `ranges` are of whole entries, both ends included. `members`: by batch, how many messages it has (0: unknown), and
+    those that stay unacknowledged, as 64-bit words. `through` is the entry of a cumulative ACK, -1 for none.
+    """
+
+    ranges: Sequence[tuple[int, int]]
+    members: Mapping[int, tuple[int, Sequence[int]]]
+    through: int = -1
+
+
+class EndedTransaction(NamedTuple):
+    """What is stored when a transaction ends."""
+
+    stored: StoredTransaction  # with its outcome
+    aborted: Sequence[tuple[int, int, int]] = ()  # ledger, first and last entry
+    cursors: Sequence[tuple[int, CursorSave]] = ()  # with their ledgers
+    forget_below: int = 0  # numbers of transactions of this coordinator whose outcome is forgotten
+
+
+class TopicTransactions(NamedTuple):
+    """What is stored about transactions in one topic."""
+
+    parts: Sequence[TransactionPart]
+    pending: Sequence[tuple[str, TransactionId, PendingAck]]  # with their subscriptions, in the order of their ACKs
+    aborted: Sequence[tuple[int, int]]
+
+
+class StoredTransactions(NamedTuple):
+    """What is read when a broker starts."""
+
+    transactions: Sequence[StoredTransaction]
+    parts: Sequence[TransactionPart]
+    ledgers: set[int]  # that have rows
+    pending_rows: int  # above the number of every pending acknowledgement
+
+
+def stored_transactions(db: apsw.Connection) -> StoredTransactions:
+    """Return all transactions and their parts, and the ledgers that have rows about them."""
+    transactions = [_transaction(row) for row in db.execute("select * from transactions")]
+    parts = [_part(row) for row in db.execute("select * from transaction_parts")]
+    ledgers: set[int] = set()
+    for table in TABLES_OF_TOPICS:
+        ledgers.update(row[0] for row in db.execute(f"select distinct ledger_id from {table}"))  # noqa: S608 - our names
+    ((last,),) = db.execute("select coalesce(max(row), 0) from pending_acks")
+    return StoredTransactions(transactions, parts, ledgers, last + 1)
+
+
+def of_topic(db: apsw.Connection, ledger_id: int) -> TopicTransactions:
+    """Return what is stored about transactions in one topic."""
+    key = (ledger_id,)
+    parts = [_part(row) for row in db.execute("select * from transaction_parts where ledger_id = ?", key)]
+    pending = [_pending(row) for row in db.execute("select * from pending_acks where ledger_id = ? order by row", key)]
+    aborted = [opened(row)[1:] for row in db.execute("select * from aborted_entries where ledger_id = ?", key)]
+    return TopicTransactions(parts, pending, sorted(aborted))
+
+
+def put_part(db: apsw.Connection, transaction: StoredTransaction, part: TransactionPart) -> None:
+    """Store a part of an open transaction, and the transaction itself. A part that is there stays as it is."""
+    db.execute(_PUT, _transaction_row(transaction))
+    row = sealed(part.ledger_id, part.subscription, *part.id, part.first_entry)
+    db.execute("insert or ignore into transaction_parts values (?, ?, ?, ?, ?, ?)", row)
+
+
+def put_pending(
+    db: apsw.Connection, ledger_id: int, subscription: str, transaction: TransactionId, row: int, ack: PendingAck
+) -> None:
+    """Store a pending acknowledgement under a number that no other has."""
+    text = json.dumps([list(ack.ranges), sorted(ack.members.items()), ack.through], separators=(",", ":"))
+    values = sealed(ledger_id, subscription, *transaction, row, text)
+    db.execute("insert into pending_acks values (?, ?, ?, ?, ?, ?, ?)", values)
+
+
+def end(db: apsw.Connection, ended: EndedTransaction) -> None:
+    """Store the outcome of a transaction, with all that follows from it."""
+    stored = ended.stored
+    for table in ("transaction_parts", "pending_acks"):
+        db.execute(f"delete from {table} where {_OF_TRANSACTION}", stored.id)  # noqa: S608 - our names
+    rows = [sealed(*each) for each in ended.aborted]
+    db.executemany("insert or replace into aborted_entries values (?, ?, ?, ?)", rows)
+    save_cursors(db, ended.cursors)
+    db.execute(_PUT, _transaction_row(stored))
+    forgotten = (stored.id.coordinator, ended.forget_below, OPEN)
+    db.execute("delete from transactions where coordinator = ? and number < ? and status != ?", forgotten)
+
+
+def forget_aborted(db: apsw.Connection, ledger_id: int, before: int) -> None:
+    """Delete what is stored about aborted entries before this one, which are not in the log any more."""
+    db.execute("delete from aborted_entries where ledger_id = ? and last_entry < ?", (ledger_id, before))
+
+
+def delete_of_subscription(db: apsw.Connection, ledger_id: int, subscription: str) -> None:
+    """Delete what transactions have to do with a subscription that is deleted."""
+    for table in ("transaction_parts", "pending_acks"):
+        key = (ledger_id, subscription)
+        db.execute(f"delete from {table} where ledger_id = ? and subscription = ?", key)  # noqa: S608 - our names
+
+
+def _transaction_row(stored: StoredTransaction) -> tuple[Any, ...]:
+    return sealed(*stored.id, *stored[1:])
+
+
+def _transaction(row: tuple[Any, ...]) -> StoredTransaction:
+    coordinator, number, *rest = opened(row)
+    return StoredTransaction(TransactionId(coordinator, number), *rest)
+
+
+def _part(row: tuple[Any, ...]) -> TransactionPart:
+    ledger_id, subscription, coordinator, number, first_entry = opened(row)
+    return TransactionPart(ledger_id, subscription, TransactionId(coordinator, number), first_entry)
+
+
+def _pending(row: tuple[Any, ...]) -> tuple[str, TransactionId, PendingAck]:
+    _, subscription, coordinator, number, _, text = opened(row)
+    ranges, members, through = json.loads(text)
+    sets = {entry_id: (size, words) for entry_id, (size, words) in members}
+    ack = PendingAck([(first, last) for first, last in ranges], sets, through)
+    return subscription, TransactionId(coordinator, number), ack

@@ -1,0 +1,540 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transactions: what is sent and acknowledged in one happens together, or not at all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+import pytest_asyncio
+
+from penstock.broker.topics.detaching import disconnect_producers
+from penstock.core.errors import WireCode
+from penstock.core.names import TopicName
+from penstock.core.transaction_id import TransactionId
+from penstock.testing.client import Refused
+from penstock.wire.client.commands import frame
+from tests.broker.consuming import EXCLUSIVE, KEY_SHARED, SHARED, Received, nothing_more, subscription_of
+from tests.broker.transacting import COORDINATORS, MINUTE_MS, TransactingPeer, Type, ids
+from tests.net.harness import TOPIC, Harness, running, topic_of, turns, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+OTHER = "persistent://public/default/other"
+NAME = TopicName.parse(TOPIC)
+ON: dict[str, Any] = {"transactions": True}
+
+
+@pytest_asyncio.fixture
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
+    async with running(tmp_path, **ON) as harness:
+        yield harness
+
+
+async def connected(harness: Harness) -> TransactingPeer:
+    peer = await TransactingPeer.connected(harness)
+    return cast("TransactingPeer", peer)
+
+
+async def producing(harness: Harness) -> TransactingPeer:
+    peer = await connected(harness)
+    await peer.produce()
+    return peer
+
+
+async def sending(peer: TransactingPeer, *payloads: bytes, **how: Any) -> TransactionId:  # noqa: ANN401
+    """An open transaction that has sent this to the topic."""
+    transaction = await peer.open()
+    await peer.add_topics(transaction)
+    await peer.send_in(transaction, *payloads, **how)
+    return transaction
+
+
+async def acknowledging(peer: TransactingPeer, *received: Received, **how: Any) -> TransactionId:  # noqa: ANN401
+    """An open transaction that has acknowledged this."""
+    transaction = await peer.open()
+    await peer.add_subscription(transaction)
+    await peer.acknowledge_in(transaction, *received, **how)
+    return transaction
+
+
+def used(harness: Harness) -> int:
+    return harness.broker.dispatch_memory.used_bytes
+
+
+# -- coordinators
+
+
+async def test_a_client_finds_the_coordinator(harness: Harness) -> None:
+    peer = await connected(harness)
+    about = {"topic": COORDINATORS, "metadata_auto_creation_enabled": False}
+    assert (await peer.client.request(Type.PARTITIONED_METADATA, Type.PARTITIONED_METADATA_RESPONSE, **about)) \
+        .partitionMetadataResponse.partitions == 1  # fmt: skip
+    found = await peer.client.request(Type.LOOKUP, Type.LOOKUP_RESPONSE, topic=f"{COORDINATORS}-partition-0")
+    assert found.lookupTopicResponse.response == found.lookupTopicResponse.Connect
+    await peer.ask(Type.TC_CLIENT_CONNECT_REQUEST, tc_id=0)
+    with pytest.raises(Refused) as refused:
+        await peer.ask(Type.TC_CLIENT_CONNECT_REQUEST, tc_id=1)
+    assert refused.value.code == WireCode.TRANSACTION_COORDINATOR_NOT_FOUND
+
+
+async def test_a_broker_without_transactions_says_so_at_once(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        peer = await connected(harness)
+        about = {"topic": COORDINATORS, "metadata_auto_creation_enabled": False}
+        answer = await peer.client.request(Type.PARTITIONED_METADATA, Type.PARTITIONED_METADATA_RESPONSE, **about)
+        assert answer.partitionMetadataResponse.partitions == 0
+        for kind, fields in ((Type.TC_CLIENT_CONNECT_REQUEST, {"tc_id": 0}), (Type.NEW_TXN, {"txn_ttl_seconds": 1})):
+            with pytest.raises(Refused, match="transactions are not enabled") as refused:
+                await peer.ask(kind, **fields)
+            assert refused.value.code == WireCode.NOT_ALLOWED_ERROR
+
+
+async def test_no_two_transactions_ever_have_the_same_id(tmp_path: Path) -> None:
+    seen = []
+    for _ in range(2):
+        async with running(tmp_path, **ON) as harness:
+            peer = await connected(harness)
+            seen += [await peer.open() for _ in range(2)]
+    assert len(set(seen)) == 4
+    assert seen == sorted(seen)
+
+
+# -- sends
+
+
+async def test_what_is_sent_is_delivered_together_at_the_commit(harness: Harness) -> None:
+    peer = await producing(harness)
+    await peer.subscribe()
+    transaction = await sending(peer, b"1", b"2")
+    await nothing_more(harness, peer)
+    assert subscription_of(harness).backlog == 0
+    await peer.commit(transaction)
+    assert await peer.payloads(2) == [b"1", b"2"]
+    assert topic_of(harness).transactions is None
+    assert harness.broker.transactions.committed_total == 1
+
+
+async def test_what_was_aborted_is_never_delivered(harness: Harness) -> None:
+    peer = await producing(harness)
+    await peer.subscribe()
+    transaction = await sending(peer, b"aborted", b"this too")
+    await peer.publish(b"plain")
+    await nothing_more(harness, peer)
+    await peer.abort(transaction)
+    assert await peer.payloads(1) == [b"plain"]
+    assert subscription_of(harness).backlog == 1
+    await peer.subscribe(SHARED, name="later", consumer_id=1)
+    assert await peer.payloads(1) == [b"plain"]
+    await subscription_of(harness, "later").move_to(0)
+    await peer.subscribe(SHARED, name="later", consumer_id=2)
+    assert await peer.payloads(1) == [b"plain"]
+    assert harness.broker.transactions.aborted_total == 1
+
+
+async def test_readers_stop_before_the_first_open_transaction_and_no_other(harness: Harness) -> None:
+    peer = await producing(harness)
+    await peer.subscribe()
+    await peer.publish(b"before")
+    first = await sending(peer, b"a")
+    await peer.publish(b"between")
+    second = await sending(peer, b"b")
+    await peer.commit(second)
+    assert await peer.payloads(1) == [b"before"]
+    await nothing_more(harness, peer)
+    await peer.commit(first)
+    assert await peer.payloads(3) == [b"a", b"between", b"b"]
+
+
+async def test_a_transaction_that_has_sent_nothing_holds_nobody(harness: Harness) -> None:
+    peer = await producing(harness)
+    await peer.subscribe()
+    transaction = await peer.open()
+    await peer.add_topics(transaction)
+    await peer.publish(b"plain")
+    assert await peer.payloads(1) == [b"plain"]
+    await peer.commit(transaction)
+    assert topic_of(harness).transactions is None
+
+
+async def test_several_topics_see_it_in_one_moment(harness: Harness) -> None:
+    peer = await producing(harness)
+    other = await connected(harness)
+    await other.produce(OTHER)
+    await other.subscribe(topic=OTHER)
+    await peer.subscribe()
+    transaction = await peer.open()
+    await peer.add_topics(transaction, TOPIC, OTHER)
+    await peer.send_in(transaction, b"here")
+    await other.send_in(transaction, b"there")
+    with harness.catalog_held():
+        peer.client.write(ending(peer, transaction))
+        await turns()
+        assert [topic_of(harness, name).last_entry_id for name in (TOPIC, OTHER)] == [-1, -1]
+    assert await peer.payloads(1) == [b"here"]
+    assert await other.payloads(1) == [b"there"]
+
+
+def ending(peer: TransactingPeer, transaction: TransactionId) -> bytes:
+
+    return frame(Type.END_TXN, request_id=77, **ids(transaction), txn_action=0)
+
+
+async def test_a_topic_takes_no_entries_of_a_transaction_that_it_was_not_told_of(harness: Harness) -> None:
+    peer = await producing(harness)
+    transaction = await peer.open()
+    for forged in (transaction, TransactionId(0, 2**63), TransactionId(2**64 - 1, 0)):
+        with pytest.raises(Refused, match="may not send to") as refused:
+            await peer.send_in(forged, b"x")
+        assert refused.value.code == WireCode.NOT_ALLOWED_ERROR
+    await peer.add_topics(transaction)
+    await peer.send_in(transaction, b"1")
+    await peer.commit(transaction)
+    with pytest.raises(Refused, match="may not send to"):
+        await peer.send_in(transaction, b"late")
+
+
+async def test_non_persistent_topics_have_no_transactions(harness: Harness) -> None:
+    peer = await connected(harness)
+    transaction = await peer.open()
+    with pytest.raises(Refused, match="persistent topics"):
+        await peer.add_topics(transaction, "non-persistent://public/default/n")
+
+
+# -- the end
+
+
+async def test_the_same_end_twice_is_one_and_another_end_is_refused(tmp_path: Path) -> None:
+    async with running(tmp_path, **ON) as harness:
+        peer = await producing(harness)
+        transaction = await sending(peer, b"1")
+        await peer.commit(transaction)
+    async with running(tmp_path, **ON) as harness:
+        peer = await connected(harness)
+        await peer.commit(transaction)
+        with pytest.raises(Refused, match=r"Transaction \(0,0\) is committed") as refused:
+            await peer.abort(transaction)
+        assert refused.value.code == WireCode.INVALID_TXN_STATUS
+        with pytest.raises(Refused) as refused:
+            await peer.commit(TransactionId(0, 999))
+        assert refused.value.code == WireCode.TRANSACTION_NOT_FOUND
+        with pytest.raises(Refused, match="is committed"):
+            await peer.add_topics(transaction)
+
+
+async def test_after_its_timeout_a_transaction_is_aborted(harness: Harness) -> None:
+    peer = await producing(harness)
+    await peer.subscribe()
+    transaction = await sending(peer, b"1")
+    await peer.publish(b"plain")
+    harness.clock.advance(ms=MINUTE_MS)
+    assert await peer.payloads(1) == [b"plain"]
+    with pytest.raises(Refused, match="is aborted"):
+        await peer.commit(transaction)
+    assert harness.broker.transactions.timed_out_total == 1
+    assert used(harness) < 1_000
+
+
+async def test_of_a_commit_and_a_timeout_at_once_one_wins(harness: Harness) -> None:
+    peer = await producing(harness)
+    await peer.subscribe()
+    transaction = await sending(peer, b"1")
+    with harness.catalog_held():
+        peer.client.write(ending(peer, transaction))
+        await turns()
+        harness.clock.advance(ms=2 * MINUTE_MS)
+        await turns()
+    assert await peer.payloads(1) == [b"1"]
+    assert harness.broker.transactions.timed_out_total == 0
+
+
+async def test_only_so_many_are_open(tmp_path: Path) -> None:
+    async with running(tmp_path, **ON, transactions_max=2) as harness:
+        peer = await connected(harness)
+        first = await peer.open()
+        await peer.open()
+        with pytest.raises(Refused, match="maxActiveTransactionsPerCoordinator") as refused:
+            await peer.open()
+        assert refused.value.code == WireCode.TOO_MANY_REQUESTS
+        await peer.abort(first)
+        await peer.open()
+
+
+async def test_a_client_that_opens_and_leaves_costs_memory_until_the_timeout(tmp_path: Path) -> None:
+    async with running(tmp_path, **ON, dispatch_bytes=10_000) as harness:
+        peer = await connected(harness)
+        for _ in range(10):
+            await peer.open()
+        with pytest.raises(Refused, match="unacknowledged messages and acknowledgements have 10,000 of 10,000"):
+            await peer.open()
+        harness.clock.advance(ms=MINUTE_MS)
+        await until(lambda: used(harness) == 0)
+        await peer.open()
+
+
+@pytest.mark.parametrize("timeout_ms", [0, 25 * 60 * MINUTE_MS, 2**63])
+async def test_a_timeout_has_limits(harness: Harness, timeout_ms: int) -> None:
+    peer = await connected(harness)
+    with pytest.raises(Refused, match="may be open for"):
+        await peer.open(timeout_ms)
+
+
+# -- a restart
+
+
+async def restarted(tmp_path: Path, how: str, *payloads: bytes, named: bool = True) -> TransactionId:
+    async with running(tmp_path, **ON) as harness:
+        peer = await producing(harness)
+        await peer.subscribe()
+        await peer.publish(b"before")
+        transaction = await sending(peer, *payloads, named=named)
+        await peer.publish(b"after")
+        if how == "aborted":
+            await peer.abort(transaction)
+        return transaction
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_an_open_transaction_goes_on_after_a_restart(tmp_path: Path, *, named: bool) -> None:
+    transaction = await restarted(tmp_path, "open", b"1", b"2", named=named)
+    async with running(tmp_path, **ON) as harness:
+        peer = await producing(harness)
+        await peer.subscribe()
+        assert await peer.payloads(1) == [b"before"]
+        await nothing_more(harness, peer)
+        await peer.send_in(transaction, b"3")
+        await peer.commit(transaction)
+        assert await peer.payloads(4) == [b"1", b"2", b"after", b"3"]
+
+
+@pytest.mark.parametrize("how", ["open", "aborted"])
+async def test_what_is_aborted_stays_aborted_after_a_restart(tmp_path: Path, how: str) -> None:
+    transaction = await restarted(tmp_path, how, b"1", b"2", named=False)
+    async with running(tmp_path, **ON) as harness:
+        peer = await connected(harness)
+        await peer.abort(transaction)
+        await peer.subscribe()
+        assert await peer.payloads(2) == [b"before", b"after"]
+    async with running(tmp_path, **ON) as harness:
+        peer = await connected(harness)
+        for consumer_id, name in enumerate(("s", "new")):
+            await peer.subscribe(SHARED, name=name, consumer_id=consumer_id)
+            assert await peer.payloads(2) == [b"before", b"after"]
+            await nothing_more(harness, peer, name=name)
+
+
+async def test_a_timeout_goes_on_over_a_restart(tmp_path: Path) -> None:
+    await restarted(tmp_path, "open", b"1")
+    async with running(tmp_path, **ON) as harness:
+        harness.clock.advance(ms=MINUTE_MS)
+        await until(lambda: harness.broker.transactions.timed_out_total == 1)
+        peer = await connected(harness)
+        await peer.subscribe()
+        assert await peer.payloads(2) == [b"before", b"after"]
+
+
+async def test_a_topic_is_unloaded_with_an_open_transaction(harness: Harness) -> None:
+    peer = await producing(harness)
+    await peer.subscribe()
+    transaction = await sending(peer, b"1")
+    await harness.broker.topic_life.unload(NAME)
+    await peer.commit(transaction)
+    await peer.subscribe()
+    assert await peer.payloads(1) == [b"1"]
+
+
+async def test_a_deleted_topic_does_not_hold_the_others(harness: Harness) -> None:
+    peer = await producing(harness)
+    other = await connected(harness)
+    await other.produce(OTHER)
+    await peer.subscribe()
+    transaction = await peer.open()
+    await peer.add_topics(transaction, TOPIC, OTHER)
+    await peer.send_in(transaction, b"1")
+    await other.send_in(transaction, b"gone")
+    await harness.broker.topic_life.delete(TopicName.parse(OTHER), force=True)
+    await peer.commit(transaction)
+    assert await peer.payloads(1) == [b"1"]
+
+
+# -- acknowledgements
+
+
+async def test_acknowledgements_count_from_the_commit_on(harness: Harness) -> None:
+    peer = await producing(harness)
+    await peer.subscribe(SHARED)
+    await peer.publish(b"1", b"2", b"3")
+    received = await peer.messages(3)
+    transaction = await acknowledging(peer, *received[:2])
+    assert subscription_of(harness).backlog == 3
+    assert subscription_of(harness).cursor.mark_delete == -1
+    await peer.commit(transaction)
+    assert subscription_of(harness).backlog == 1
+    assert subscription_of(harness).cursor.mark_delete == 1
+    assert subscription_of(harness).pending is None
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, KEY_SHARED])
+async def test_after_an_abort_messages_are_delivered_again(harness: Harness, kind: int) -> None:
+    peer = await producing(harness)
+    await peer.subscribe(kind)
+    await peer.publish(b"1", b"2")
+    received = await peer.messages(2)
+    transaction = await acknowledging(peer, *received)
+    await nothing_more(harness, peer)
+    await peer.abort(transaction)
+    assert sorted(await peer.payloads(2)) == [b"1", b"2"]
+    assert subscription_of(harness).backlog == 2
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED, KEY_SHARED])
+async def test_what_is_pending_is_delivered_to_nobody_else(harness: Harness, kind: int) -> None:
+    peer = await producing(harness)
+    await peer.subscribe(kind)
+    await peer.publish(b"1", b"2", b"3")
+    received = await peer.messages(3)
+    transaction = await acknowledging(peer, received[1])
+    await peer.close_consumer()
+    await peer.subscribe(kind, consumer_id=1)
+    assert await peer.payloads(2) == [b"1", b"3"]
+    await nothing_more(harness, peer)
+    await peer.abort(transaction)
+    again = 1 if kind != EXCLUSIVE else 3
+    assert b"2" in await peer.payloads(again)
+
+
+async def test_two_transactions_cannot_acknowledge_the_same(harness: Harness) -> None:
+    peer = await producing(harness)
+    await peer.subscribe(SHARED)
+    await peer.publish(b"1", b"2")
+    first, second = await peer.messages(2)
+    one = await acknowledging(peer, first)
+    await peer.acknowledge_in(one, first)  # The same again is no conflict.
+    other = await peer.open()
+    await peer.add_subscription(other)
+    with pytest.raises(Refused, match=r"transaction \(0,0\) acknowledges it") as refused:
+        await peer.acknowledge_in(other, first)
+    assert refused.value.code == WireCode.TRANSACTION_CONFLICT
+    await peer.commit(one)
+    with pytest.raises(Refused, match="it is acknowledged"):
+        await peer.acknowledge_in(other, first)
+    await peer.acknowledge_in(other, second)
+    await peer.commit(other)
+    assert subscription_of(harness).backlog == 0
+
+
+async def test_after_an_abort_another_transaction_may_acknowledge(harness: Harness) -> None:
+    peer = await producing(harness)
+    await peer.subscribe(SHARED)
+    await peer.publish(b"1")
+    (received,) = await peer.messages(1)
+    await peer.abort(await acknowledging(peer, received))
+    await peer.commit(await acknowledging(peer, await peer.message()))
+    assert subscription_of(harness).backlog == 0
+
+
+async def test_pending_acknowledgements_survive_a_restart(tmp_path: Path) -> None:
+    async with running(tmp_path, **ON) as harness:
+        peer = await producing(harness)
+        await peer.subscribe(SHARED)
+        await peer.publish(b"1", b"2", b"3")
+        received = await peer.messages(3)
+        transaction = await acknowledging(peer, received[0], received[2])
+    async with running(tmp_path, **ON) as harness:
+        peer = await connected(harness)
+        await peer.subscribe(SHARED)
+        assert await peer.payloads(1) == [b"2"]
+        await nothing_more(harness, peer)
+        await peer.commit(transaction)
+        assert subscription_of(harness).backlog == 1
+    async with running(tmp_path, **ON) as harness:
+        await harness.broker.topics.load(NAME)
+        assert subscription_of(harness).backlog == 1
+
+
+async def test_cumulative_acknowledgements_in_transactions(harness: Harness) -> None:
+    peer = await producing(harness)
+    await peer.subscribe()
+    await peer.publish(b"1", b"2", b"3")
+    received = await peer.messages(3)
+    first = await acknowledging(peer, received[1], cumulative=True)
+    second = await peer.open()
+    await peer.add_subscription(second)
+    with pytest.raises(Refused, match="acknowledges everything up to 1"):
+        await peer.acknowledge_in(second, received[2], cumulative=True)
+    await peer.commit(first)
+    assert subscription_of(harness).cursor.mark_delete == 1
+    with pytest.raises(Refused, match="everything up to it is acknowledged"):
+        await peer.acknowledge_in(second, received[0], cumulative=True)
+    await peer.acknowledge_in(second, received[2], cumulative=True)
+    await peer.commit(second)
+    assert subscription_of(harness).backlog == 0
+
+
+async def test_shared_messages_are_not_acknowledged_cumulatively(harness: Harness) -> None:
+    peer = await producing(harness)
+    await peer.subscribe(SHARED)
+    await peer.publish(b"1")
+    (received,) = await peer.messages(1)
+    with pytest.raises(Refused, match="one by one"):
+        await acknowledging(peer, received, cumulative=True)
+
+
+async def test_messages_of_a_batch_are_acknowledged_in_different_transactions(harness: Harness) -> None:
+    peer = await producing(harness)
+    await peer.subscribe(SHARED)
+    await peer.publish(b"batch", messages=3)
+    (received,) = await peer.messages(1)
+    one = await acknowledging(peer, received, words=[0b011], batch_size=3)  # all but the first two: the third
+    other = await acknowledging(peer, received, words=[0b101], batch_size=3)
+    with pytest.raises(Refused, match="acknowledges these messages of it"):
+        await peer.acknowledge_in(other, received, words=[0b011], batch_size=3)
+    await peer.commit(one)
+    assert subscription_of(harness).cursor.ack_set(0) == [0b011]
+    await peer.close_consumer()
+    await peer.subscribe(SHARED, consumer_id=1)
+    again = await peer.message()
+    assert list(again.message.ack_set) == [0b001]
+    await peer.acknowledge_in(other, again, consumer_id=1, words=[0b110], batch_size=3)
+    await peer.commit(other)
+    assert subscription_of(harness).backlog == 0
+
+
+async def test_a_subscription_must_be_there_and_belong_to_the_transaction(harness: Harness) -> None:
+    peer = await producing(harness)
+    await peer.subscribe(SHARED)
+    await peer.publish(b"1")
+    (received,) = await peer.messages(1)
+    transaction = await peer.open()
+    with pytest.raises(Refused, match="no durable subscription 'none'"):
+        await peer.add_subscription(transaction, "none")
+    with pytest.raises(Refused, match="was not told of subscription 's'"):
+        await peer.acknowledge_in(transaction, received)
+    with pytest.raises(Refused, match="not found"):
+        await peer.acknowledge_in(TransactionId(0, 77), received)
+
+
+async def test_sends_and_acknowledgements_of_one_transaction(harness: Harness) -> None:
+    peer = await producing(harness)
+    await peer.subscribe(SHARED)
+    await peer.publish(b"in")
+    (received,) = await peer.messages(1)
+    transaction = await acknowledging(peer, received)
+    await peer.add_topics(transaction)
+    await peer.send_in(transaction, b"out")
+    await peer.commit(transaction)
+    assert await peer.payloads(1) == [b"out"]
+    assert subscription_of(harness).cursor.mark_delete == 0
+    assert harness.broker.transactions.open_ones() == []
+    assert used(harness) < 2_000
+
+
+async def test_many_producers_are_not_needed_to_end_it(harness: Harness) -> None:
+    peer = await producing(harness)
+    await peer.subscribe()
+    transaction = await sending(peer, b"1")
+    await disconnect_producers(topic_of(harness), harness.broker.reads)
+    await peer.commit(transaction)
+    assert await peer.payloads(1) == [b"1"]
