@@ -11,7 +11,7 @@ import pytest
 from penstock.core.service_urls import Addresses, ServiceUrls
 from penstock.core.units import GIB, NS_PER_S
 from penstock.governance.command_memory import WAITING_BYTES
-from penstock.governance.muting import MuteReason
+from penstock.governance.holds import HoldKind
 from penstock.net.topic_list_limiter import LimitType, Owner, TopicListLimits
 from penstock.settings import MachineFacts, load
 from penstock.settings.limits import Live
@@ -258,7 +258,7 @@ async def test_every_muted_connection_is_shown_with_its_reason_and_what_it_wants
         asking.write(frame(Type.SUBSCRIBE, request_id=2, topic="new", subscription="s", subType=1, consumer_id=0))
         asking.write(frame(Type.LOOKUP, request_id=3, topic="t"))
         await until(harness.muted)
-        harness.connection_of(silent).mute(MuteReason.STORAGE)
+        harness.connection_of(silent).mute(HoldKind.STORAGE)
         harness.clock.advance(ms=40)
         seen = (await admin.get(f"{STATS}/muted-connections")).json()
         account.close()
@@ -268,7 +268,7 @@ async def test_every_muted_connection_is_shown_with_its_reason_and_what_it_wants
     assert (held["reasons"], held["mutedMillis"], held["wantedBytes"]) == (["commands"], 40, 0)
     assert held["commandBytes"] >= WAITING_BYTES
     assert of_address[harness.connection_of(silent).peer]["reasons"] == ["storage"]
-    harness.connection_of(silent).unmute(MuteReason.STORAGE)
+    harness.connection_of(silent).unmute(HoldKind.STORAGE)
     await until(lambda: not harness.muted())
     assert (await admin.get(f"{STATS}/muted-connections")).json() == {"count": 0, "connections": []}
 

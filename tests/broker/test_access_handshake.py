@@ -15,7 +15,7 @@ from penstock.authentication.options import ProviderOptions
 from penstock.broker.access.rules import AccessRules
 from penstock.core.errors import WireCode
 from penstock.core.units import KIB, NS_PER_S
-from penstock.governance.muting import MuteReason
+from penstock.governance.holds import HoldKind
 from penstock.net.tls_context import TlsOptions, server_context
 from penstock.testing.certificates import Certificate
 from penstock.testing.client import Type, frame
@@ -514,7 +514,7 @@ async def test_a_client_that_is_muted_gets_nothing_any_more_when_its_credentials
                 topics_pattern=".*",
             )
         connection = broker.connection_of(client)
-        connection.mute(MuteReason.PUBLISH_RATE)
+        connection.mute(HoldKind.PUBLISH_RATE)
         broker.clock.advance(ms=60_000)
         await client.expect(Type.AUTH_CHALLENGE)
         broker.clock.advance(ms=60_000)
@@ -526,7 +526,7 @@ async def test_a_client_that_is_muted_gets_nothing_any_more_when_its_credentials
         (topic,) = broker.broker.topics.loaded()
         assert not topic.producers
         assert not topic.subscriptions["s"].consumers
-        connection.unmute(MuteReason.PUBLISH_RATE)
+        connection.unmute(HoldKind.PUBLISH_RATE)
 
 
 async def test_p25_while_the_client_is_not_read_its_answer_is_waited_for(tmp_path: Path) -> None:
@@ -535,10 +535,10 @@ async def test_p25_while_the_client_is_not_read_its_answer_is_waited_for(tmp_pat
         broker.clock.advance(ms=60_000)
         await client.expect(Type.AUTH_CHALLENGE)
         connection = broker.connection_of(client)
-        connection.mute(MuteReason.STORAGE)
+        connection.mute(HoldKind.STORAGE)
         client.write(answer(expiring(600)) + frame(Type.PING))
         broker.clock.advance(ms=120_000)
         await turns()
-        connection.unmute(MuteReason.STORAGE)
+        connection.unmute(HoldKind.STORAGE)
         await client.expect(Type.PONG)
         assert not connection.muted

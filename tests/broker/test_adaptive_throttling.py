@@ -18,7 +18,7 @@ from penstock.core.clock import ManualClock
 from penstock.core.names import NamespaceName, TopicName
 from penstock.core.units import MIB, NS_PER_MS
 from penstock.governance.adaptive_throttle import CALM_CYCLES, HELD_FAILURES
-from penstock.governance.muting import MuteReason
+from penstock.governance.holds import HoldKind
 from penstock.groups import adaptive_throttling
 from penstock.groups.adaptive_throttling import LIMIT_BYTES, STATE_BYTES, TOPICS_PER_TURN
 from penstock.groups.throttle_log import LINES_PER_CYCLE
@@ -230,13 +230,13 @@ async def test_its_mute_and_that_of_a_static_rate_never_undo_each_other(tmp_path
         connection = harness.connection_of(publisher.client)
         await until(lambda: connection.muted)
         (mute,) = connection.muted.snapshot()
-        assert mute.reason is MuteReason.ADAPTIVE_RATE
+        assert mute.reason is HoldKind.ADAPTIVE_RATE
         assert mute.owner in {TOPIC, "public"}, "the limit of the topic, or of its payer"
-        connection.mute(MuteReason.PUBLISH_RATE, TOPIC)
+        connection.mute(HoldKind.PUBLISH_RATE, TOPIC)
         change(harness, adaptive_observe_only=True)
         await turns()
-        assert [mute.reason for mute in connection.muted.snapshot()] == [MuteReason.PUBLISH_RATE]
-        connection.unmute(MuteReason.PUBLISH_RATE, TOPIC)
+        assert [mute.reason for mute in connection.muted.snapshot()] == [HoldKind.PUBLISH_RATE]
+        connection.unmute(HoldKind.PUBLISH_RATE, TOPIC)
         assert not connection.muted
         await publisher.stop()
 

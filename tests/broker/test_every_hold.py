@@ -14,7 +14,6 @@ from penstock.broker.composition.administration import administration
 from penstock.core.errors import MetadataFailed
 from penstock.core.units import KIB, MIB
 from penstock.governance.holds import HoldKind
-from penstock.governance.muting import MuteReason
 from penstock.net.topic_list_limiter import LimitType, Owner
 from penstock.stats.findings import SENTENCES
 from penstock.testing.client import Refused, Type
@@ -124,7 +123,7 @@ async def wait_for_exclusive_access(harness: Harness) -> None:
 
 async def send_too_many_commands(harness: Harness) -> None:
     peer = await Peer.producing(harness)
-    harness.connection_of(peer.client).mute(MuteReason.COMMANDS)
+    harness.connection_of(peer.client).mute(HoldKind.COMMANDS)
 
 
 # -- consumers

@@ -12,7 +12,7 @@ from penstock.broker.subscriptions.key_shared import hash_of
 from penstock.broker.subscriptions.key_shared_dispatcher import KeyShared
 from penstock.core.names import TopicName
 from penstock.core.units import KIB
-from penstock.governance.muting import MuteReason
+from penstock.governance.holds import HoldKind
 from penstock.testing.client import Refused, Type
 from penstock.testing.disk import VirtualDisk
 from tests.broker.consuming import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED, Peer, subscription_of
@@ -443,7 +443,7 @@ async def of_tenant(harness: Harness, tenant: str = "public") -> list[dict[str, 
 async def test_a_consumer_of_a_tenant_whose_connection_is_not_read_is_named(harness: Harness) -> None:
     consumer = await Peer.connected(harness)
     await consumer.subscribe(SHARED)
-    harness.connection_of(consumer.client).mute(MuteReason.COMMANDS)
+    harness.connection_of(consumer.client).mute(HoldKind.COMMANDS)
     (found,) = await of_tenant(harness)
     assert found["what"].startswith("client at 127.0.0.1:")
     assert (found["limit"], found["reason"]) == ("too many of its commands wait", "commands")
@@ -452,7 +452,7 @@ async def test_a_consumer_of_a_tenant_whose_connection_is_not_read_is_named(harn
 
 async def test_a_client_that_has_nothing_yet_and_is_not_read_is_nobodys(harness: Harness) -> None:
     client = await Peer.connected(harness)
-    harness.connection_of(client.client).mute(MuteReason.REQUEST_MEMORY)
+    harness.connection_of(client.client).mute(HoldKind.REQUEST_MEMORY)
     (found,) = await of_tenant(harness, "shop")
     assert found["what"].startswith("client at 127.0.0.1:")
     assert found["tenants"] == [], "only administrators of the broker are told"

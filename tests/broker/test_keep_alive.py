@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from penstock.core.units import NS_PER_S
-from penstock.governance.muting import MuteReason, MuteReasons
+from penstock.governance.holds import HoldKind
+from penstock.governance.muting import MuteReasons
 from penstock.net.keep_alive import KeepAlive
 from penstock.wire import codec
 
@@ -91,9 +92,9 @@ def test_a_client_that_does_not_connect_is_closed_without_being_asked() -> None:
 
 def test_a_client_that_is_not_read_is_excused_unless_it_takes_no_answers() -> None:
     for reason, taken, closed in (
-        (MuteReason.PUBLISH_RATE, 0, None),
-        (MuteReason.OUTBOUND, 1, None),
-        (MuteReason.OUTBOUND, 0, "no answer to PING"),
+        (HoldKind.PUBLISH_RATE, 0, None),
+        (HoldKind.OUTBOUND, 1, None),
+        (HoldKind.OUTBOUND, 0, "no answer to PING"),
     ):
         line = Line()
         keep_alive = of(line)
@@ -124,6 +125,6 @@ async def test_a_client_that_does_not_answer_a_probe_is_closed() -> None:
 
 async def test_who_is_not_read_cannot_answer_and_counts_as_alive() -> None:
     line = Line()
-    line.muted.add(MuteReason.STORAGE, now_ns=0)
+    line.muted.add(HoldKind.STORAGE, now_ns=0)
     assert await of(line).probe()
     assert line.frames == []

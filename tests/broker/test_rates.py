@@ -14,7 +14,7 @@ from penstock.broker.publishing.limiters import RatePublish
 from penstock.core.errors import TooManyRequests
 from penstock.core.names import TopicName
 from penstock.core.units import KIB, NS_PER_S
-from penstock.governance.muting import MuteReason
+from penstock.governance.holds import HoldKind
 from penstock.proxy.upstreams import VERSION
 from penstock.testing.client import Type, frame, send
 from penstock.wire.client import entries
@@ -45,7 +45,7 @@ def dispatch_rate(messages: int = -1, nbytes: int = -1, *, period_s: int = 1, re
     }
 
 
-def mutes(harness: Harness, client: Client) -> set[tuple[MuteReason, str | None]]:
+def mutes(harness: Harness, client: Client) -> set[tuple[HoldKind, str | None]]:
     """Why this client is not read."""
     return {(mute.reason, mute.owner) for mute in harness.connection_of(client).muted.snapshot()}
 
@@ -158,7 +158,7 @@ async def test_a_client_that_sends_on_is_muted_when_it_holds_as_much_as_it_may(h
     most = harness.memory.size // 8
     client.publish(*[bytes(64 * KIB)] * (most // (64 * KIB) + 20))
     await until(harness.muted)
-    assert mutes(harness, client) == {(MuteReason.PUBLISH_RATE, TOPIC)}
+    assert mutes(harness, client) == {(HoldKind.PUBLISH_RATE, TOPIC)}
     await harness.broker.policies.set_topic(TOPIC, "publishRate", None)
     assert not mutes(harness, client)
 
@@ -251,7 +251,7 @@ async def test_a_new_connection_waits_for_its_turn_while_nothing_more_can_be_hel
         client = await Client.producing(harness.port)
         client.publish(*[b""] * 100)
         await turns()
-        assert mutes(harness, client) == {(MuteReason.PUBLISH_RATE, TOPIC)}
+        assert mutes(harness, client) == {(HoldKind.PUBLISH_RATE, TOPIC)}
     assert topic_of(harness).entries_in == 50
     memory.bytes -= harness.memory.size
     for _ in range(60):

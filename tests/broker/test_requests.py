@@ -12,7 +12,7 @@ from penstock.core.errors import ServiceNotReady, WireCode
 from penstock.core.units import KIB, MIB
 from penstock.governance.budget import Row
 from penstock.governance.command_memory import WAITING_BYTES, CommandMemory, price
-from penstock.governance.muting import MuteReason
+from penstock.governance.holds import HoldKind
 from penstock.net.requests import Requests
 from penstock.wire import codec
 
@@ -27,15 +27,15 @@ class Line:
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
-        self.muted: set[MuteReason] = set()
+        self.muted: set[HoldKind] = set()
 
     def write_frame(self, frame: bytes) -> None:
         self.frames.append(frame)
 
-    def mute(self, reason: MuteReason) -> None:
+    def mute(self, reason: HoldKind) -> None:
         self.muted.add(reason)
 
-    def unmute(self, reason: MuteReason) -> None:
+    def unmute(self, reason: HoldKind) -> None:
         self.muted.discard(reason)
 
 
@@ -90,7 +90,7 @@ async def test_a_client_is_not_read_while_too_much_of_it_waits() -> None:
     first = desk.requests.charge()
     assert not desk.line.muted
     second = desk.requests.charge()
-    assert desk.line.muted == {MuteReason.COMMANDS}
+    assert desk.line.muted == {HoldKind.COMMANDS}
     desk.requests.charge_back(first)
     assert not desk.line.muted
     desk.requests.charge_back(second)

@@ -20,7 +20,7 @@ from penstock.broker.policies.group_quotas import MEMBERS
 from penstock.core.errors import PenstockError
 from penstock.core.names import NamespaceName, TopicName
 from penstock.core.units import MIB, NS_PER_MS, NS_PER_S
-from penstock.governance.muting import MuteReason
+from penstock.governance.holds import HoldKind
 from penstock.governance.resource_group import Amount, GroupRate, GroupRates, Meter
 from penstock.testing.client import Type, frame, send
 from penstock.wire.client import entries
@@ -311,7 +311,7 @@ async def test_s11_the_connection_is_muted_when_it_holds_too_much_and_read_again
     client.publish(*[bytes(100_000)] * 200)
     await until(harness.muted)
     connection = harness.connection_of(client)
-    assert {(mute.reason, mute.owner) for mute in connection.muted.snapshot()} == {(MuteReason.GROUP_QUOTA, "gold")}
+    assert {(mute.reason, mute.owner) for mute in connection.muted.snapshot()} == {(HoldKind.GROUP_QUOTA, "gold")}
     held = harness.broker.publish_services.held
     assert held.bytes <= harness.memory.size // 8 + MIB
     await until(lambda: not connection.muted)
@@ -329,7 +329,7 @@ async def test_s11_when_all_connections_hold_what_they_may_others_are_muted_at_o
     client.publish(*[b""] * 50)
     await turns()
     connection = harness.connection_of(client)
-    assert [(mute.reason, mute.owner) for mute in connection.muted.snapshot()] == [(MuteReason.GROUP_QUOTA, "gold")]
+    assert [(mute.reason, mute.owner) for mute in connection.muted.snapshot()] == [(HoldKind.GROUP_QUOTA, "gold")]
     assert topic_of(harness).entries_in == 1
     assert held.sends == 49
     held.bytes -= others_bytes

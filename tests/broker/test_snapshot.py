@@ -17,7 +17,7 @@ from penstock.core.clock import ManualClock
 from penstock.core.names import TopicName
 from penstock.core.units import MIB, NS_PER_S
 from penstock.governance.budget import ROWS, Budget
-from penstock.governance.muting import MuteReason
+from penstock.governance.holds import HoldKind
 from penstock.governance.outbound import Outbound
 from penstock.governance.request_limits import RequestLimits
 from penstock.governance.request_memory import RequestMemory
@@ -135,9 +135,9 @@ async def test_a_muted_connection_shows_since_when_and_why_oldest_reason_first(
     while not broker.connections.accepted:  # noqa: ASYNC110 -- the listener announces nothing
         await asyncio.sleep(0)
     (connection,) = broker.connections.all()
-    connection.mute(MuteReason.STORAGE)
+    connection.mute(HoldKind.STORAGE)
     clock.advance(ms=500)
-    connection.mute(MuteReason.OUTBOUND)
+    connection.mute(HoldKind.OUTBOUND)
     clock.advance(ms=250)
     seen = await administration(broker).snapshots.take()
     listener.close()

@@ -11,7 +11,8 @@ from penstock.broker.composition.administration import administration
 from penstock.core.errors import NotFound
 from penstock.core.names import NamespaceName, TopicName
 from penstock.core.units import KIB
-from penstock.governance.muting import MuteReason
+from penstock.governance.holds import HoldKind
+from penstock.governance.muting import MUTES
 from penstock.testing.client import Type, frame
 from tests.broker.governed import OTHER, configure
 from tests.broker.test_resource_groups import attach, consumer, harness, passes, put
@@ -149,8 +150,8 @@ async def test_unacknowledged_messages_are_explained(harness: Harness) -> None:
     assert found["numbers"]["unacked_max"] == 10
 
 
-@pytest.mark.parametrize("reason", list(MuteReason))
-async def test_every_reason_of_muting_has_a_limit_and_a_remedy(harness: Harness, reason: MuteReason) -> None:
+@pytest.mark.parametrize("reason", MUTES)
+async def test_every_reason_of_muting_has_a_limit_and_a_remedy(harness: Harness, reason: HoldKind) -> None:
     client = await Client.producing(harness.port)
     harness.connection_of(client).mute(reason)
     found = (await findings(harness))[-1]
@@ -164,7 +165,7 @@ async def test_an_answer_has_at_most_two_hundred_findings(harness: Harness) -> N
     client = await Client.connected(harness.port)
     for producer_id in range(210):
         await client.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=TOPIC, producer_id=producer_id)
-    harness.connection_of(client).mute(MuteReason.STORAGE)
+    harness.connection_of(client).mute(HoldKind.STORAGE)
     found = await why(harness).of_tenant("public")
     assert (len(found["findings"]), found["more"]) == (200, True)
 

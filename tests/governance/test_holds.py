@@ -8,12 +8,7 @@ from typing import Final
 import pytest
 
 from penstock.core.units import NS_PER_MS, NS_PER_S
-from penstock.governance.holds import MINUTE_NS, QUIET_NS, Episode, HoldKind
-from penstock.governance.muting import MuteReason
-
-
-def test_whatever_mutes_a_connection_is_a_kind_of_hold() -> None:
-    assert {reason.value for reason in MuteReason} <= {kind.value for kind in HoldKind}
+from penstock.governance.holds import MINUTE_NS, QUIET_NS, Episode
 
 
 def test_a_wait_that_has_just_begun_slows_only_if_it_is_a_limit() -> None:

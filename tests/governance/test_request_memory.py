@@ -9,8 +9,8 @@ import weakref
 import pytest
 
 from penstock.core.units import KIB, MIB, NS_PER_MS, NS_PER_S
+from penstock.governance.holds import HoldKind
 from penstock.governance.memory_pool import UNBOUNDED, ForeignLease, LeakDetector, Lease
-from penstock.governance.muting import MuteReason
 from penstock.governance.request_limits import RequestLimits
 from penstock.governance.request_memory import RequestMemory
 from penstock.governance.slow_frames import PROGRESS_BYTES, PROGRESS_NS
@@ -407,7 +407,7 @@ def test_the_count_alone_stops_reading_and_its_release_starts_it_again() -> None
     pool = memory(requests=3)
     leases = [admit(pool, 1, 10) for _ in range(3)]
     assert [pool.try_charge(owner, 10, 0, 0) for owner in (1, 2, 3)] == [0, 0, 0]
-    assert {muted.reason for muted in pool.snapshot(0).muted} == {MuteReason.REQUEST_COUNT}
+    assert {muted.reason for muted in pool.snapshot(0).muted} == {HoldKind.REQUEST_COUNT}
     pool.release(leases[0])
     assert pool.wake(0) == [1]  # one free place, one turn
     assert pool.wake(0) == []
@@ -436,7 +436,7 @@ def test_the_bytes_alone_stop_reading_without_a_bound_on_the_count() -> None:
     pool = memory(requests=-1)
     admit(pool, 1, SIZE, requests=10**9)
     assert pool.try_charge(2, 10, 0, 0) == 0
-    assert pool.snapshot(0).muted[0].reason is MuteReason.REQUEST_MEMORY
+    assert pool.snapshot(0).muted[0].reason is HoldKind.REQUEST_MEMORY
 
 
 def test_the_finisher_too_waits_for_the_count_and_then_goes_on() -> None:
@@ -677,8 +677,8 @@ def test_b10_every_muted_connection_is_visible_with_its_reason_time_and_bytes() 
     pool.try_charge(4, 10_000, 0, 9)
     muted = pool.snapshot(20).muted
     assert [(one.owner, one.since_ns, one.reason, one.want_bytes, one.held_bytes) for one in muted] == [
-        (3, 5, MuteReason.REQUEST_MEMORY, 20_000, 0),
-        (4, 9, MuteReason.REQUEST_MEMORY, 10_000, 0),
+        (3, 5, HoldKind.REQUEST_MEMORY, 20_000, 0),
+        (4, 9, HoldKind.REQUEST_MEMORY, 10_000, 0),
     ]
     assert pool.snapshot(20).finisher == 1
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.core.units import KIB, MIB, NS_PER_MS, NS_PER_S
-from penstock.governance.muting import MuteReason
+from penstock.governance.holds import HoldKind
 from penstock.governance.request_limits import RequestLimits
 from penstock.governance.request_memory import RequestMemory
 
@@ -146,7 +146,7 @@ def test_the_number_of_requests_stops_whole_frames_too() -> None:
     lease = send_whole(pool, 1, SMALL)
     assert lease is not None
     assert send_whole(pool, 2, SMALL) is None
-    assert pool.snapshot(0).muted[0].reason is MuteReason.REQUEST_COUNT
+    assert pool.snapshot(0).muted[0].reason is HoldKind.REQUEST_COUNT
     pool.release(lease)
     assert pool.wake(0) == [2]
 

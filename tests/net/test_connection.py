@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.core.units import KIB, MIB
-from penstock.governance.muting import MuteReason
+from penstock.governance.holds import HoldKind
 from penstock.governance.outbound import CONNECTION_BYTES_MAX
 from penstock.net.connection import ANSWER_BYTES, REFERENCE_BYTES, TLS_SHARED_BYTES
 from penstock.testing.client import Type, frame
@@ -115,7 +115,7 @@ async def test_a_client_that_asks_and_does_not_take_its_answers_is_muted_until_i
         pings = 100_000
         client.write(frame(Type.PING) * pings)
         await until(lambda: connection.muted)
-        assert [mute.reason for mute in connection.muted.snapshot()] == [MuteReason.OUTBOUND]
+        assert [mute.reason for mute in connection.muted.snapshot()] == [HoldKind.OUTBOUND]
 
         client.go_on_reading()
         async with asyncio.timeout(TIMEOUT_S):

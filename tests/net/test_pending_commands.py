@@ -13,7 +13,7 @@ from penstock.broker.schemas.checks.model import Schema, SchemaType, Strategy
 from penstock.core.names import TopicName
 from penstock.core.units import KIB, MIB
 from penstock.governance.command_memory import WAITING_BYTES
-from penstock.governance.muting import MuteReason
+from penstock.governance.holds import HoldKind
 from penstock.governance.request_limits import USEFUL_BYTES
 from penstock.governance.request_memory import RequestMemory
 from penstock.net.command_scheduler import TURN_COMMANDS
@@ -38,7 +38,7 @@ LONG_NAME = "n" * 3_000
 STATS = 2_000
 
 
-def reasons(harness: Harness, client: Client) -> list[MuteReason]:
+def reasons(harness: Harness, client: Client) -> list[HoldKind]:
     """Why a client is not read."""
     return [mute.reason for mute in harness.connection_of(client).muted.snapshot()]
 
@@ -88,7 +88,7 @@ async def test_requests_that_wait_are_charged_and_mute_their_connection_until_th
         memory = broker.broker.commands_memory
         with broker.catalog_held():
             subscribe_to_new_topics(client, 100)
-            await until(lambda: reasons(broker, client) == [MuteReason.COMMANDS])
+            await until(lambda: reasons(broker, client) == [HoldKind.COMMANDS])
             await turns()
             assert memory.share_bytes // 2 <= memory.used_bytes <= memory.share_bytes + 2 * WAITING_BYTES
             # What was read of the others is still the bytes that came, and charged.
@@ -104,7 +104,7 @@ async def test_a_client_with_too_many_waiting_requests_is_muted_alone(tmp_path: 
         greedy, modest = await Client.connected(broker.port), await Client.connected(broker.port)
         with broker.catalog_held():
             subscribe_to_new_topics(greedy, 100)
-            await until(lambda: reasons(broker, greedy) == [MuteReason.COMMANDS])
+            await until(lambda: reasons(broker, greedy) == [HoldKind.COMMANDS])
             modest.write(frame(Type.PING))
             await modest.expect(Type.PONG)
             await modest.request(Type.PARTITIONED_METADATA, Type.PARTITIONED_METADATA_RESPONSE, topic="x/y/z")
@@ -156,7 +156,7 @@ async def test_a_client_that_takes_no_answers_gets_no_more_of_them_made(
         client.stop_reading()
         connection = broker.connection_of(client)
         client.write(requests(Type.CONSUMER_STATS, STATS, consumer_id=0))
-        await until(lambda: reasons(broker, client) == [MuteReason.OUTBOUND])
+        await until(lambda: reasons(broker, client) == [HoldKind.OUTBOUND])
         await turns()
         assert connection.out_bytes <= ANSWERS_BYTES_MIN + 4 * KIB
         assert broker.used <= FIRST_READ_BYTES
@@ -297,7 +297,7 @@ async def test_closes_of_producers_that_wait_for_the_disk_are_charged(tmp_path: 
         client.publish(b"x")
         await until(lambda: broker.used)
         client.write(b"".join(frame(Type.CLOSE_PRODUCER, producer_id=7, request_id=1_000 + row) for row in range(100)))
-        await until(lambda: reasons(broker, client) == [MuteReason.COMMANDS])
+        await until(lambda: reasons(broker, client) == [HoldKind.COMMANDS])
         broker.disk.release()
         await client.receipts(1)
         await answers(client, Type.SUCCESS, 100)
@@ -314,11 +314,11 @@ async def test_without_request_memory_commands_are_carried_out_one_by_one_until_
         filler.publish(bytes(frame_bytes - KIB))
         await until(lambda: broker.used > frame_bytes - KIB)
         filler.publish(bytes(frame_bytes - KIB), first=1)
-        await until(lambda: reasons(broker, filler) == [MuteReason.REQUEST_MEMORY])
+        await until(lambda: reasons(broker, filler) == [HoldKind.REQUEST_MEMORY])
         used = broker.used
         asking.stop_reading()
         asking.write(requests(Type.CONSUMER_STATS, STATS, consumer_id=0))
-        await until(lambda: reasons(broker, asking) == [MuteReason.OUTBOUND])
+        await until(lambda: reasons(broker, asking) == [HoldKind.OUTBOUND])
         await turns()
         assert broker.connection_of(asking).out_bytes <= ANSWERS_BYTES_MIN + 4 * KIB
         assert broker.used == used

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.core.units import KIB, MIB, NS_PER_S
-from penstock.governance.muting import MuteReason
+from penstock.governance.holds import HoldKind
 from penstock.testing.client import Type, frame
 from penstock.testing.loop import VirtualLoop
 from tests.net.harness import KEEP_ALIVE_S, SMALL, Client, Harness, connect, payload_for, publish, running, turns, until
@@ -411,7 +411,7 @@ async def test_b10_every_muted_connection_tells_since_when_why_and_what_it_wants
 
         (seen,) = broker.snapshot().muted
         assert seen.owner == broker.connection_of(muted).id
-        assert seen.reason is MuteReason.REQUEST_MEMORY
+        assert seen.reason is HoldKind.REQUEST_MEMORY
         assert seen.since_ns == broker.clock.monotonic_ns() == broker.connection_of(muted).muted.since_ns
         assert (seen.held_bytes, seen.missing_bytes) == (0, 0)
         assert seen.want_bytes > 0
@@ -426,7 +426,7 @@ async def test_the_number_of_requests_mutes_by_itself(tmp_path: Path) -> None:
         second.publish(b"")
         await until(broker.muted)
         (seen,) = broker.snapshot().muted
-        assert seen.reason is MuteReason.REQUEST_COUNT
+        assert seen.reason is HoldKind.REQUEST_COUNT
         broker.disk.release()
         assert await first.receipts(10) == list(range(10))
         assert await second.receipts(1) == [0]

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.core.errors import WireCode
 from penstock.core.units import KIB, NS_PER_S
-from penstock.governance.muting import MuteReason
+from penstock.governance.holds import HoldKind
 from penstock.net.tls_context import client_context
 from penstock.proxy.own_credentials import OwnCredentials
 from penstock.testing.client import Type, frame
@@ -390,7 +390,7 @@ async def test_a_client_that_is_not_read_has_longer_to_answer_but_not_for_ever(t
     async with both(tmp_path) as proxy:
         client = await proxy.connected(expiring(10), refreshes=True)
         (connection,) = [one for one in proxy.connections.all() if one.is_open]
-        connection.mute(MuteReason.COMMANDS)
+        connection.mute(HoldKind.COMMANDS)
         await passes(proxy, 2 * REFRESH_NS + 2 * NS_PER_S)
         await client.expect(Type.AUTH_CHALLENGE)
         assert proxy.closed == []

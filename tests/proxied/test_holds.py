@@ -12,7 +12,7 @@ from penstock.core.errors import NotFound
 from penstock.core.names import TopicName
 from penstock.core.units import KIB
 from penstock.governance.holds import HoldKind
-from penstock.governance.muting import MuteReason
+from penstock.governance.muting import MUTES
 from penstock.governance.resource_group import GroupRate, GroupRates
 from penstock.net.topic_list_limiter import LimitType, Owner
 from penstock.proxy.why import Why
@@ -136,8 +136,8 @@ async def test_a_client_that_does_not_read_is_named(tmp_path: Path) -> None:
         assert found["numbers"]["unsent_bytes"] > 0
 
 
-@pytest.mark.parametrize("reason", list(MuteReason))
-async def test_every_reason_of_muting_has_a_limit_and_a_remedy(tmp_path: Path, reason: MuteReason) -> None:
+@pytest.mark.parametrize("reason", MUTES)
+async def test_every_reason_of_muting_has_a_limit_and_a_remedy(tmp_path: Path, reason: HoldKind) -> None:
     async with limited(tmp_path, UNLIMITED) as proxy:
         await producing(proxy)
         (connection,) = proxy.connections.all()

@@ -15,7 +15,7 @@ import pytest
 from penstock.core.errors import InvalidTopicName
 from penstock.core.units import MIB
 from penstock.governance.budget import Row
-from penstock.governance.muting import MuteReason
+from penstock.governance.holds import HoldKind
 from penstock.governance.request_limits import RequestLimits
 from penstock.governance.request_memory import RequestMemory
 from penstock.governance.resource_group import GroupRate, GroupRates
@@ -77,12 +77,12 @@ class Connection:
     is_open = True
 
     def __init__(self) -> None:
-        self.muted: set[tuple[MuteReason, str]] = set()
+        self.muted: set[tuple[HoldKind, str]] = set()
 
-    def mute(self, reason: MuteReason, owner: str = "") -> None:
+    def mute(self, reason: HoldKind, owner: str = "") -> None:
         self.muted.add((reason, owner))
 
-    def unmute(self, reason: MuteReason, owner: str = "") -> None:
+    def unmute(self, reason: HoldKind, owner: str = "") -> None:
         self.muted.discard((reason, owner))
 
 
@@ -315,6 +315,6 @@ async def test_a_client_that_sends_on_is_muted_for_throttling_and_not_for_the_gr
         if client.connection.muted:
             break
         client.publish(0, 100)
-    assert client.connection.muted == {(MuteReason.ADAPTIVE_RATE, TOPIC)}
+    assert client.connection.muted == {(HoldKind.ADAPTIVE_RATE, TOPIC)}
     client.sends.close()
     assert world.request_memory.available == world.request_memory.size

@@ -14,7 +14,8 @@ from penstock.admin.gateway import BrokerGateway
 from penstock.broker.composition.administration import administration
 from penstock.core.names import NamespaceName
 from penstock.core.units import KIB
-from penstock.governance.muting import MuteReason
+from penstock.governance.holds import HoldKind
+from penstock.governance.muting import MUTES
 from penstock.testing.client import Type
 from penstock.testing.tokens import token
 from tests.admin.application import before
@@ -54,7 +55,7 @@ class Asked:
         count = self.harness.memory.size // 8 // (64 * KIB) + 20
         self.client.write(b"".join(publish(bytes(64 * KIB), number, producer_id=1) for number in range(count)))
 
-    def mute(self, reason: MuteReason, owner: str | None) -> None:
+    def mute(self, reason: HoldKind, owner: str | None) -> None:
         self.harness.connection_of(self.client).mute(reason, owner)
 
 
@@ -111,7 +112,7 @@ async def test_those_who_administer_a_limit_see_it_with_its_numbers(tmp_path: Pa
 async def test_a_group_is_shown_to_the_tenants_that_belong_to_it(tmp_path: Path) -> None:
     async with asked(tmp_path) as ask:
         await give_group(ask.harness, "other", GROUP)
-        ask.mute(MuteReason.GROUP_QUOTA, GROUP)
+        ask.mute(HoldKind.GROUP_QUOTA, GROUP)
         (found,) = await ask.findings(OWNER)
         assert (found["limit"], found["numbers"]) == ("a limit of another tenant", {})
         for role, path in ((ROOT, PATHS[0]), (STRANGER, "tenants/other")):
@@ -122,8 +123,8 @@ async def test_a_group_is_shown_to_the_tenants_that_belong_to_it(tmp_path: Path)
         assert found["numbers"]["quota_messages_per_s"] == 12_345
 
 
-@pytest.mark.parametrize("reason", list(MuteReason))
-async def test_whatever_mutes_a_connection_strangers_learn_no_owner(tmp_path: Path, reason: MuteReason) -> None:
+@pytest.mark.parametrize("reason", MUTES)
+async def test_whatever_mutes_a_connection_strangers_learn_no_owner(tmp_path: Path, reason: HoldKind) -> None:
     async with asked(tmp_path) as ask:
         await give_group(ask.harness, "other", GROUP)
         for owner in (THEIRS, GROUP, "persistent://other/ns/gone", "nobody", "tenant other"):
@@ -135,8 +136,8 @@ async def test_whatever_mutes_a_connection_strangers_learn_no_owner(tmp_path: Pa
             ask.harness.connection_of(ask.client).unmute(reason, owner)
 
 
-@pytest.mark.parametrize("reason", [MuteReason.REQUEST_MEMORY, MuteReason.COMMANDS])
-async def test_what_the_broker_itself_lacks_is_told_to_everybody(tmp_path: Path, reason: MuteReason) -> None:
+@pytest.mark.parametrize("reason", [HoldKind.REQUEST_MEMORY, HoldKind.COMMANDS])
+async def test_what_the_broker_itself_lacks_is_told_to_everybody(tmp_path: Path, reason: HoldKind) -> None:
     async with asked(tmp_path) as ask:
         ask.mute(reason, None)
         assert await ask.findings(OWNER) == await ask.findings(ROOT)

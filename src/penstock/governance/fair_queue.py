@@ -34,7 +34,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from penstock.core.units import KIB
-from penstock.governance.muting import MuteReason
+from penstock.governance.holds import HoldKind
 
 # How far behind its clock a connection may start: one read brings at most this much. With less, a connection that is
 # behind by chance would lose its lead each time.
@@ -98,7 +98,7 @@ class Reader:
         self.pace_bytes_per_s: int | None = None  # before the mark; None: the frame began at the mark
         self.stopped_ns: int | None = None  # since when the connection is not read, for any reason; None: it is read
         # The following fields are meaningful only while it waits.
-        self.reason = MuteReason.REQUEST_MEMORY
+        self.reason = HoldKind.REQUEST_MEMORY
         self.want_bytes = 0
         self.missing_bytes = 0
         self.whole_bytes = 0  # bytes of complete frames at the socket, as far as `look` has seen

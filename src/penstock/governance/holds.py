@@ -50,8 +50,8 @@ class Effect(Enum):
 class HoldKind(Enum):
     """Why something waits. The order is the one of explanations: what refuses everybody first, then down the stream.
 
-    The values are the words of explanations, of metrics and of decision records, where these know the kind. All
-    `MuteReason`s are among them.
+    The values are the words of explanations, of metrics and of decision records, where these know the kind. Those for
+    which connections are not read are `muting.MUTES`.
     """
 
     # Everybody.

@@ -10,28 +10,28 @@ and a connection is muted as long as the set is not empty. Where: a session has 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Final
 
-from penstock.governance.holds import Episode
+from penstock.governance.holds import Episode, HoldKind
 
 # Reasons of one connection whose last mutes are remembered.
 EPISODES_MAX: Final = 8
 
 
-class MuteReason(Enum):
-    """Why reading stopped, and what ends it. The values are the words used in metrics and snapshots."""
-
-    REQUEST_MEMORY = "request-memory"  # queued.max.request.bytes is spent; lifted by RequestMemory.wake()
-    REQUEST_COUNT = "request-count"  # queued.max.requests are unanswered; lifted by RequestMemory.wake()
-    STORAGE = "storage"  # the journal is stalled or read-only; lifted when it appends again
-    COMMANDS = "commands"  # too many of its commands wait to be carried out; lifted when enough of them have ended
-    OUTBOUND = "outbound"  # the client does not read its answers; lifted when they have drained
-    GROUP_QUOTA = "group-quota"  # its held SENDs of a resource group in debt reached their bound; lifted at half of it
-    UPSTREAM = "upstream"  # a proxy's broker does not take what this client sends; lifted when it has taken half
-    STOPPING = "stopping"  # the proxy passes on what it has read, and then closes the connection
-    ADAPTIVE_RATE = "adaptive-publish-rate"  # held SENDs of an adaptively throttled topic reached their bound; as above
-    PUBLISH_RATE = "publish-rate"  # a rate of a topic or of the broker is in debt; lifted when that is repaid
+# The kinds of holds for which reading stops, and what ends each.
+MUTES: Final = (
+    HoldKind.REQUEST_MEMORY,  # queued.max.request.bytes is spent; lifted by RequestMemory.wake()
+    HoldKind.REQUEST_COUNT,  # queued.max.requests are unanswered; lifted by RequestMemory.wake()
+    HoldKind.STORAGE,  # the journal is stalled or read-only; lifted when it appends again
+    HoldKind.COMMANDS,  # too many of its commands wait to be carried out; lifted when enough of them have ended
+    HoldKind.OUTBOUND,  # the client does not read its answers; lifted when they have drained
+    HoldKind.UPSTREAM,  # a proxy's broker does not take what this client sends; lifted when it has taken half
+    HoldKind.STOPPING,  # the proxy passes on what it has read, and then closes the connection
+    # Held SENDs that wait for a limit reached their bound; lifted at half of it.
+    HoldKind.GROUP_QUOTA,
+    HoldKind.ADAPTIVE_RATE,
+    HoldKind.PUBLISH_RATE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Mute:
         waits: this mute and those shortly before it.
     """
 
-    reason: MuteReason
+    reason: HoldKind
     owner: str | None
     since_ns: int
     waits: Episode[None] = field(compare=False)
@@ -54,19 +54,19 @@ class MuteReasons:
     __slots__ = ("_episodes", "_mutes")
 
     def __init__(self) -> None:
-        self._mutes: dict[tuple[MuteReason, str | None], int] = {}
+        self._mutes: dict[tuple[HoldKind, str | None], int] = {}
         # A connection that waits for memory is muted anew for each read.
-        self._episodes: dict[tuple[MuteReason, str | None], Episode[None]] = {}
+        self._episodes: dict[tuple[HoldKind, str | None], Episode[None]] = {}
 
     def __bool__(self) -> bool:
         """Tell whether the connection is muted."""
         return bool(self._mutes)
 
-    def only(self, reason: MuteReason) -> bool:
+    def only(self, reason: HoldKind) -> bool:
         """Return whether this reason of the connection itself is the only one."""
         return self._mutes.keys() == {(reason, None)}
 
-    def but_for(self, reason: MuteReason) -> bool:
+    def but_for(self, reason: HoldKind) -> bool:
         """Return whether there are others than this reason."""
         return any(active is not reason for active, _ in self._mutes)
 
@@ -75,7 +75,7 @@ class MuteReasons:
         """When the oldest active reason was added; None while reading."""
         return min(self._mutes.values(), default=None)
 
-    def add(self, reason: MuteReason, owner: str | None = None, *, now_ns: int) -> bool:
+    def add(self, reason: HoldKind, owner: str | None = None, *, now_ns: int) -> bool:
         """Add a reason; return True if the connection was reading until now, so that the caller must stop it.
 
         Adding the same reason of the same owner again changes nothing, not even its time.
@@ -89,7 +89,7 @@ class MuteReasons:
             self._episodes[key] = Episode.begun(self._episodes.get(key), now_ns)
         return was_reading
 
-    def discard(self, reason: MuteReason, owner: str | None = None, *, now_ns: int) -> bool:
+    def discard(self, reason: HoldKind, owner: str | None = None, *, now_ns: int) -> bool:
         """Remove a reason; return True if it was the last one, so that the caller must read again.
 
         A reason that is not active is ignored, so a caller that lifts a limit need not know which connections it had

@@ -45,8 +45,8 @@ from penstock.core.units import NS_PER_MS
 from penstock.governance import slow_frames
 from penstock.governance.depletion import Depletion
 from penstock.governance.fair_queue import ANY, HOLDING, WHOLE, Reader, Tenant
+from penstock.governance.holds import HoldKind
 from penstock.governance.memory_pool import UNBOUNDED, ForeignLease, Leak, LeakDetector, Lease, SimpleMemoryPool
-from penstock.governance.muting import MuteReason
 from penstock.governance.read_turns import ReadTurns
 from penstock.governance.request_limits import LENGTH_BYTES, USEFUL_BYTES
 from penstock.governance.snapshot import RequestMemorySnapshot
@@ -151,7 +151,7 @@ class RequestMemory(SimpleMemoryPool):
         assert not reader.has_turn, "looked instead of taking its turn"
         called, reader.called = reader.called, False
         self._lines.ask_for(reader, ask_bytes)
-        if not 0 < whole_bytes <= self.reserve_bytes or reader.reason is MuteReason.REQUEST_COUNT:
+        if not 0 < whole_bytes <= self.reserve_bytes or reader.reason is HoldKind.REQUEST_COUNT:
             return 0
         fits = whole_bytes <= self.reserve_bytes - self._reserve_used - self._turns.reserve_promised
         if fits and (called or not self._lines.stands(WHOLE)):
@@ -253,10 +253,10 @@ class RequestMemory(SimpleMemoryPool):
             self._returned(leak.reserved_bytes, leak.tenant)
         return leaks
 
-    def refused_by(self, owner: int) -> MuteReason:
+    def refused_by(self, owner: int) -> HoldKind:
         """Why a reader that waits was refused: the bytes are used up, or the number of requests."""
         reader = self._waiting.get(owner)
-        return reader.reason if reader is not None else MuteReason.REQUEST_MEMORY
+        return reader.reason if reader is not None else HoldKind.REQUEST_MEMORY
 
     # -- the queue ---------------------------------------------------------------------------------------------------
 
@@ -417,7 +417,7 @@ class RequestMemory(SimpleMemoryPool):
         self._lines.withdraw(reader, WHOLE)  # until it has looked again
         reader.want_bytes, reader.missing_bytes = want_bytes, missing_bytes
         if self._requests + len(self._turns) >= self.requests_max:
-            return self._refuse(reader, MuteReason.REQUEST_COUNT, now_ns)
+            return self._refuse(reader, HoldKind.REQUEST_COUNT, now_ns)
         if reader is self._finisher:
             return self._admit(reader, min(want_bytes, missing_bytes), now_ns)
         room = self._room()
@@ -429,7 +429,7 @@ class RequestMemory(SimpleMemoryPool):
         self._depletion.start(now_ns)
         if self._starved_since_ns is None:
             self._starved_since_ns, self._served_since = now_ns, 0
-        self._refuse(reader, MuteReason.REQUEST_MEMORY, now_ns)
+        self._refuse(reader, HoldKind.REQUEST_MEMORY, now_ns)
         if self._next_finisher() is not reader:
             return 0
         self._finisher = reader
@@ -469,7 +469,7 @@ class RequestMemory(SimpleMemoryPool):
         if tenant is not None:
             self._lines.changed(tenant)
 
-    def _refuse(self, reader: Reader, reason: MuteReason, now_ns: int) -> int:
+    def _refuse(self, reader: Reader, reason: HoldKind, now_ns: int) -> int:
         """Let a reader wait; one that waits already, with or without a turn, keeps its place."""
         reader.reason = reason
         self._turns.wait(reader)

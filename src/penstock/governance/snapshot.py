@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.governance.muting import MuteReason
+    from penstock.governance.holds import HoldKind
     from penstock.governance.wait_times import WaitTimesSnapshot
 
 
@@ -21,7 +21,7 @@ class MutedReader:
 
     owner: int
     since_ns: int
-    reason: MuteReason
+    reason: HoldKind
     want_bytes: int
     held_bytes: int
     missing_bytes: int

@@ -18,7 +18,6 @@ import math
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from penstock.governance.holds import HoldKind
-from penstock.governance.muting import MuteReason
 from penstock.groups.limit import Limit
 
 if TYPE_CHECKING:
@@ -67,11 +66,6 @@ class GroupPublish(Limit[object]):
         self.throttled = 0  # how often a producer began to wait
         self._by_usage = by_usage
         self._waiters: dict[object, dict[Waiter, None]] = {}  # by topic, in order
-
-    @property
-    def reason(self) -> MuteReason:
-        """Why a connection is muted that holds as many SENDs as it may."""
-        return MuteReason(self.hold.value)
 
     def accepted(self, messages: int, nbytes: int, entries: int) -> None:
         """Charge an accepted run."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.governance.holds import Episode
+from penstock.governance.holds import Episode, HoldKind
 from penstock.governance.resource_group import Amount
 from penstock.wire.batch_counts import counts_in
 from penstock.wire.events import PublishRun
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from penstock.governance.memory_pool import Lease
-    from penstock.governance.muting import MuteReason
     from penstock.groups.group_publish import GroupPublish
     from penstock.groups.held_memory import HeldMemory
     from penstock.groups.ports import LimitedProducer, LimitedTopic, SendingClient
@@ -192,7 +191,7 @@ class HeldSends:
         self._mislabelled = mislabelled
         self.memory = memory.of_connection()
         self._producers: dict[int, HeldProducer] = {}  # by producer id
-        self._muted_for: tuple[MuteReason, str] | None = None  # and whose
+        self._muted_for: tuple[HoldKind, str] | None = None  # and whose
 
     def now_ns(self) -> int:
         return self.memory.clock.monotonic_ns()
@@ -359,7 +358,7 @@ class HeldSends:
         if self._muted_for is None and (at_once or self.memory.full):
             held = next(iter(self._producers.values()))
             line = held.line or held.topic.publish_lines[0]
-            self._muted_for = (line.reason, line.owner)
+            self._muted_for = (line.hold, line.owner)
             self.session.connection.mute(*self._muted_for)
 
     def _unmute_if_room(self) -> None:

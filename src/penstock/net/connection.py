@@ -26,7 +26,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.core.units import KIB, NS_PER_MS
-from penstock.governance.muting import MuteReason, MuteReasons
+from penstock.governance.holds import HoldKind
+from penstock.governance.muting import MuteReasons
 from penstock.net.parting import Parting
 from penstock.net.send_queue import JOINED_BYTES, PIECE_BYTES, SendQueue, drop_sent, own, send_queued, took_all
 from penstock.net.socket_reader import SocketReader
@@ -136,7 +137,7 @@ class Connection:
         return self._reader.frames.held_bytes
 
     @property
-    def refused_by(self) -> MuteReason:
+    def refused_by(self) -> HoldKind:
         """What it waits for while it is muted for request memory: bytes, or requests to be answered."""
         return self._memory.refused_by(self.id)
 
@@ -229,19 +230,19 @@ class Connection:
 
     # -- muting -------------------------------------------------------------------------------------------------------
 
-    def mute(self, reason: MuteReason, owner: str | None = None) -> None:
+    def mute(self, reason: HoldKind, owner: str | None = None) -> None:
         """Stop reading for this reason."""
         now_ns = self._clock.monotonic_ns()
         if self.muted.add(reason, owner, now_ns=now_ns) and self.is_open:
             self._loop.remove_reader(self._fd)
-        if reason is not MuteReason.REQUEST_MEMORY:
+        if reason is not HoldKind.REQUEST_MEMORY:
             # It could not use a turn, so it gives up its place in the queue for request memory, and asks again when the
             # last other reason is gone.
-            self.muted.discard(MuteReason.REQUEST_MEMORY, now_ns=now_ns)
-            self._memory.pause(self.id, now_ns, excused=reason is not MuteReason.OUTBOUND)
+            self.muted.discard(HoldKind.REQUEST_MEMORY, now_ns=now_ns)
+            self._memory.pause(self.id, now_ns, excused=reason is not HoldKind.OUTBOUND)
             self._shared.wake()
 
-    def unmute(self, reason: MuteReason, owner: str | None = None) -> None:
+    def unmute(self, reason: HoldKind, owner: str | None = None) -> None:
         """Remove one reason; after the last one, read on at once.
 
         Reading at once rather than on the next readiness matters under TLS: decrypted bytes may wait inside while the
@@ -292,7 +293,7 @@ class Connection:
 
     def _ask_no_more(self) -> None:
         self._asks_no_more = True
-        self.mute(MuteReason.OUTBOUND)
+        self.mute(HoldKind.OUTBOUND)
 
     def _queued(self, charged_bytes: int) -> None:
         self.out_bytes += charged_bytes
@@ -401,7 +402,7 @@ class Connection:
         if self._asks_no_more:
             if little or self.out_bytes < JOINED_BYTES // 2:
                 self._asks_no_more = False
-                self.unmute(MuteReason.OUTBOUND)
+                self.unmute(HoldKind.OUTBOUND)
         elif blocked and self._answered and not room_bytes and self.out_bytes >= JOINED_BYTES:
             self._ask_no_more()
         if self._waits:

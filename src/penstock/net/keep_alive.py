@@ -11,7 +11,7 @@ import contextlib
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.units import NS_PER_S
-from penstock.governance.muting import MuteReason
+from penstock.governance.holds import HoldKind
 from penstock.wire import codec
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class KeepAlive:
             return
         came, went = connection.read_count, connection.bytes_out
         moved = (came, went) != self._movement if connection.muted else came != self._movement[0]
-        excused = connection.muted.but_for(MuteReason.OUTBOUND)
+        excused = connection.muted.but_for(HoldKind.OUTBOUND)
         if self._ping_outstanding and not moved and not excused:
             connection.close("no answer to PING")
             return

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.spare_buffers import SpareBuffers
 from penstock.core.units import KIB
-from penstock.governance.muting import MuteReason
+from penstock.governance.holds import HoldKind
 from penstock.governance.outbound import STUCK_NS
 from penstock.net.command_scheduler import CommandScheduler
 from penstock.net.connection import Connection, Handler
@@ -180,7 +180,7 @@ class Connections:
         while owners := self.memory.wake(now_ns):
             for owner in owners:
                 connection = self._open[owner]
-                connection.unmute(MuteReason.REQUEST_MEMORY)
+                connection.unmute(HoldKind.REQUEST_MEMORY)
                 if connection.muted:
                     # It could not use its turn: the next connection gets it.
                     self.memory.pause(owner, now_ns)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.errors import PenstockError, ServiceNotReady, WireCode
 from penstock.governance import command_memory
-from penstock.governance.muting import MuteReason
+from penstock.governance.holds import HoldKind
 from penstock.wire import codec
 
 if TYPE_CHECKING:
@@ -84,14 +84,14 @@ class Requests:
         nbytes = command_memory.price(self.command_bytes)
         self._account.charge(nbytes)
         if self._account.must_wait:
-            self._connection.mute(MuteReason.COMMANDS)
+            self._connection.mute(HoldKind.COMMANDS)
         return nbytes
 
     def charge_back(self, nbytes: int) -> None:
         """Release the charge of a pending command."""
         self._account.release(nbytes)
         if self._account.may_go_on:
-            self._connection.unmute(MuteReason.COMMANDS)
+            self._connection.unmute(HoldKind.COMMANDS)
 
     @contextlib.contextmanager
     def waiting_long(self, what: str) -> Iterator[None]:

@@ -30,7 +30,7 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.units import KIB
-from penstock.governance.muting import MuteReason
+from penstock.governance.holds import HoldKind
 from penstock.governance.request_limits import LENGTH_BYTES, USEFUL_BYTES
 from penstock.net.tls import TLS_PLAIN_BYTES, TLS_WRITE_BYTES, plain_reason
 from penstock.wire.events import AckRun, Command, Flow, PublishRun, Relayed
@@ -165,7 +165,7 @@ class SocketReader:
             self._look_again_s = 0.0
             granted = self._look_ahead(lying_bytes)
             if granted == 0:
-                self._connection.mute(MuteReason.REQUEST_MEMORY)
+                self._connection.mute(HoldKind.REQUEST_MEMORY)
                 return
         self._read_granted(granted, wanted)
 
@@ -367,12 +367,12 @@ class SocketReader:
         if (
             self._connection.is_open
             and self._connection.closing_reason is None
-            and self._connection.muted.only(MuteReason.REQUEST_MEMORY)
+            and self._connection.muted.only(HoldKind.REQUEST_MEMORY)
         ):
             try:
                 granted = self._look_ahead()
                 if granted:
-                    self._connection.unmute(MuteReason.REQUEST_MEMORY)
+                    self._connection.unmute(HoldKind.REQUEST_MEMORY)
                     self._read_granted(granted, ARENA_BYTES)
             except Exception:
                 log.exception("connection %s failed", self._connection.peer)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.errors import PenstockError
 from penstock.core.units import KIB
-from penstock.governance.muting import MuteReason
+from penstock.governance.holds import HoldKind
 from penstock.net.upstream_socket import UpstreamSocket
 from penstock.proxy.awaited_answers import NO_PRODUCER, AwaitedAnswers
 from penstock.proxy.greeting import Greeting, agreed_sizes
@@ -371,11 +371,11 @@ class Relay:
     def broker_blocked(self) -> None:
         """See UpstreamHandler."""
         if self._upstream is not None and self._upstream.unsent_bytes > UNSENT_BYTES_MAX:
-            self._connection.mute(MuteReason.UPSTREAM)
+            self._connection.mute(HoldKind.UPSTREAM)
 
     def broker_took(self) -> None:
         """See UpstreamHandler."""
-        self._connection.unmute(MuteReason.UPSTREAM)
+        self._connection.unmute(HoldKind.UPSTREAM)
 
     def broker_closed(self, reason: str) -> None:
         """See UpstreamHandler."""

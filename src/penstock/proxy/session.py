@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.errors import PenstockError, ServiceNotReady, WireCode
-from penstock.governance.muting import MuteReason
+from penstock.governance.holds import HoldKind
 from penstock.net.keep_alive import KeepAlive
 from penstock.net.requests import Requests
 from penstock.proxy.client_identity import NO_REQUEST, ClientIdentity
@@ -119,7 +119,7 @@ class Session:
         if not self.connection.is_open:
             return
         self._gone = asyncio.Event()
-        self.connection.mute(MuteReason.STOPPING)
+        self.connection.mute(HoldKind.STOPPING)
         if self.relay is not None and self.relay.is_connected:
             await self.relay.drain()
         await self.requests.finished()
@@ -152,7 +152,7 @@ class Session:
             if not self.connection.is_open:
                 return
         came, muted = (self.connection.read_count, relay.read_count), self.connection.muted
-        if muted.but_for(MuteReason.OUTBOUND) and now_ns - self._excused_ns > keep_alive_ns // 2:
+        if muted.but_for(HoldKind.OUTBOUND) and now_ns - self._excused_ns > keep_alive_ns // 2:
             # What the client answers to PINGs is not read: the broker would take it for lost.
             self._excused_ns = now_ns
             relay.excuse()

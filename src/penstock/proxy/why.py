@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.governance.holds import Hold, HoldKind
-from penstock.governance.muting import MuteReason
 from penstock.proxy.session import Session
 from penstock.stats.explanations import Explanations, Question, Seen
 from penstock.stats.limit_holds import LimitHolds
@@ -91,7 +90,7 @@ class Why(Explanations):
             unsent_bytes=relay.unsent_bytes if relay is not None else 0,
         )
         unread = connection.out_bytes and not connection.room_bytes
-        if unread and all(mute.reason is not MuteReason.OUTBOUND for mute in connection.muted.snapshot()):
+        if unread and all(mute.reason is not HoldKind.OUTBOUND for mute in connection.muted.snapshot()):
             yield Hold(kind=HoldKind.OUTBOUND, what=what, numbers={"unsent_bytes": connection.out_bytes})
 
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from penstock.accounting.episodes import EPISODES_MAX, Slowed
 from penstock.governance.holds import HoldKind
-from penstock.governance.muting import MuteReason
 from penstock.wire.codec import BaseCommand
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ PER_TURN: Final = 2_000
 SEEN_MAX: Final = 2 * EPISODES_MAX
 # These mutes are counted by the limit that SENDs are held for, or are no limit.
 COUNTED_ELSEWHERE: Final = frozenset(
-    (MuteReason.PUBLISH_RATE, MuteReason.GROUP_QUOTA, MuteReason.ADAPTIVE_RATE, MuteReason.STOPPING)
+    (HoldKind.PUBLISH_RATE, HoldKind.GROUP_QUOTA, HoldKind.ADAPTIVE_RATE, HoldKind.STOPPING)
 )
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 from penstock.core.units import NS_PER_S
 from penstock.governance.budget import Row, owner_and_key
 from penstock.governance.holds import Hold, HoldKind
-from penstock.governance.muting import MuteReason
 from penstock.governance.resource_group import NOTHING
 from penstock.groups.adaptive_publish import AdaptivePublish
 from penstock.groups.group_publish import GroupPublish
@@ -169,9 +168,9 @@ class LimitHolds:
         }
         for mute in connection.muted.snapshot():
             # The connection waits for both alike; which of them refused it, the memory knows.
-            reason = connection.refused_by if mute.reason is MuteReason.REQUEST_MEMORY else mute.reason
-            kind, held = HoldKind(reason.value), mute.waits.numbers(now_ns)
-            limit = next((one for one in limits if (one.reason, one.owner) == (mute.reason, mute.owner)), None)
+            kind = connection.refused_by if mute.reason is HoldKind.REQUEST_MEMORY else mute.reason
+            held = mute.waits.numbers(now_ns)
+            limit = next((one for one in limits if (one.hold, one.owner) == (mute.reason, mute.owner)), None)
             if limit is not None:
                 hold = self.of_limit(what, limit, mute.waits.since_ns, {**pool, **held})
                 hold = replace(hold, after=": its connection holds as much of it as it may, and is not read")

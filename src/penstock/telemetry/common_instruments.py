@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock import __version__
 from penstock.core.units import NS_PER_S
 from penstock.governance.holds import HoldKind
-from penstock.governance.muting import MuteReason
+from penstock.governance.muting import MUTES
 from penstock.telemetry.instrument import Instrument, Scope
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ LISTING_REFUSAL: Final[Scope[ServerSnapshot, int]] = Scope(("memory", "reason"),
 
 def _connections_by_reason(snapshot: ServerSnapshot) -> Iterable[tuple[tuple[str, ...], int]]:
     muted = Counter(reason for connection in snapshot.muted for reason in connection.reasons)
-    return [((reason.value,), muted[reason.value]) for reason in MuteReason]
+    return [((reason.value,), muted[reason.value]) for reason in MUTES]
 
 
 MUTE_REASON: Final[Scope[ServerSnapshot, int]] = Scope(("reason",), _connections_by_reason)

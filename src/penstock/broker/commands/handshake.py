@@ -25,7 +25,7 @@ from penstock.authentication.credentials import Credentials
 from penstock.broker.access import AccessControl
 from penstock.broker.commands.authentication_state import AuthenticationState
 from penstock.core.errors import AuthenticationFailed, AuthorizationFailed, WireCode
-from penstock.governance.muting import MuteReason
+from penstock.governance.holds import HoldKind
 from penstock.wire import codec
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Handshake:
         if state.expires_ms is None or self._clock.wall_ms() < state.expires_ms:
             return
         connection = session.connection
-        if state.challenged and any(mute.reason is not MuteReason.OUTBOUND for mute in connection.muted.snapshot()):
+        if state.challenged and any(mute.reason is not HoldKind.OUTBOUND for mute in connection.muted.snapshot()):
             # The connection is not read, so its answer may be unread: it is not closed, but cannot go on either.
             session.suspend("the credentials have expired, and are not refreshed while the client is muted")
             return

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
-from penstock.governance.muting import MuteReason
+from penstock.governance.holds import HoldKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -65,9 +65,9 @@ class Sessions(Collection["Session"]):
         """While a disk write is stalled, do not read from publishers: their messages would only fill the memory."""
         for session in self._sessions:
             if stalled and session.producers:
-                session.connection.mute(MuteReason.STORAGE)
+                session.connection.mute(HoldKind.STORAGE)
             elif not stalled:
-                session.connection.unmute(MuteReason.STORAGE)
+                session.connection.unmute(HoldKind.STORAGE)
 
     def disconnect_producers(self) -> None:
         """Tell all producers of persistent topics to reconnect, which they can when `check_writable` lets them."""

@@ -206,6 +206,6 @@ def _tenants(tenant: str | None, client: ProducerClient, mute: Mute) -> frozense
     tenants = frozenset(
         one.topic.name.tenant
         for one in client.producers.values()
-        if any((line.reason, line.owner) == (mute.reason, mute.owner) for line in one.topic.publish_lines)
+        if any((line.hold, line.owner) == (mute.reason, mute.owner) for line in one.topic.publish_lines)
     )
     return None if tenant in tenants else tenants
