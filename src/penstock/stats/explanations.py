@@ -21,7 +21,7 @@ from penstock.stats.findings import FINDINGS_MAX, explanation
 from penstock.stats.limit_holds import of_listings, of_rows
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 
     from penstock.core.clock import Clock
     from penstock.core.names import NamespaceName, TopicName
@@ -105,9 +105,13 @@ class Explanations(ABC):
     async def counts(self) -> Mapping[HoldKind, int]:
         """Count what waits now, by kind. Producers that backlog quotas refuse, or would refuse, are not counted."""
         counts = Counter(hold.kind for hold in (*of_rows(self._budget), *self._of_listings(_COUNT.lists)))
-        async with aclosing(self._portions(_COUNT)) as portions:
-            async for _, holds in portions:
-                counts.update(hold.kind for hold in holds)
+
+        def take(_kind: Seen, some: Sequence[Hold]) -> bool:
+            if some:
+                counts.update(hold.kind for hold in some)
+            return True
+
+        await self._look(_COUNT, take)
         return counts
 
     @abstractmethod
@@ -117,12 +121,13 @@ class Explanations(ABC):
     async def _answer(self, question: Question) -> Json:
         holds: list[Hold] = []
         seen: Counter[Seen] = Counter()
-        async with aclosing(self._portions(question)) as portions:
-            async for kind, some in portions:
-                holds += some
-                seen[kind] += 1
-                if len(holds) > FINDINGS_MAX:
-                    break
+
+        def take(kind: Seen, some: Sequence[Hold]) -> bool:
+            seen[kind] += 1
+            holds.extend(some)
+            return len(holds) <= FINDINGS_MAX
+
+        await self._look(question, take)
         holds += self._of_listings(question.lists)
         del seen[Seen.OTHER]
         if self._used_only and not (holds or seen):
@@ -135,13 +140,17 @@ class Explanations(ABC):
             subscriptions=seen[Seen.SUBSCRIPTION],
         )
 
-    async def _portions(self, question: Question) -> AsyncGenerator[tuple[Seen, list[Hold]], None]:
-        """Walk in turns of the loop. A subscription may have any number of consumers: the first holds are enough."""
+    async def _look(self, question: Question, take: Callable[[Seen, Sequence[Hold]], bool]) -> None:
+        """Walk in turns of the loop, until `take` returns False.
+
+        A subscription may have any number of consumers: its first holds are enough.
+        """
         rows = 0
         async with self._one, aclosing(self._walk(question)) as walk:
             async for kind, some in walk:
-                holds = list(islice(some, FINDINGS_MAX + 1))
-                yield kind, holds
+                holds = list(islice(some, FINDINGS_MAX + 1)) if some != () else ()
+                if not take(kind, holds):
+                    break
                 rows += 1 + len(holds)
                 if rows >= ROWS_PER_TURN:
                     rows = 0
