@@ -208,11 +208,11 @@ def test_dead_letters_are_sent_back_once(run: Run, client: pulsar.Client, topic:
     letters = client.subscribe(f"{topic}-DLQ", "watch")
     client.create_producer(topic).send(b"poison", partition_key="k", properties={"a": "b"})
     for _ in range(2):
-        consumer.negative_acknowledge(consumer.receive(30_000))
-    letters.receive(30_000)
+        consumer.negative_acknowledge(consumer.receive(60_000))
+    letters.receive(60_000)
     run("redrive", f"{topic}-DLQ", "--idle", "0.5", "--dry-run")
     run("redrive", f"{topic}-DLQ", "--idle", "0.5")
-    again = consumer.receive(30_000)
+    again = consumer.receive(60_000)
     assert (again.data(), again.partition_key()) == (b"poison", "k")
     assert again.properties() == {"a": "b"}
     consumer.acknowledge(again)

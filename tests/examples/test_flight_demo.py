@@ -108,7 +108,7 @@ def test_what_a_killed_process_had_counted_stays_on_the_board() -> None:
 
     with Crew() as crew:
         crew.hire("victim", count)
-        assert wait_until(lambda: board.all_ready, timeout_s=10)
+        assert wait_until(lambda: board.all_ready, timeout_s=60)
         crew.people["victim"].kill()
         assert track.handled == 7
         assert crew.people["victim"].gone
@@ -121,7 +121,7 @@ def test_a_process_that_fails_says_so_and_is_missed() -> None:
 
     with Crew() as crew:
         crew.hire("agent", fail)
-        assert wait_until(lambda: crew.first_gone() == "agent", timeout_s=10)
+        assert wait_until(lambda: crew.first_gone() == "agent", timeout_s=60)
         (fault,) = crew.people["agent"].join()
     assert "no gate" in fault
 

@@ -55,7 +55,7 @@ def receive_of(client: pulsar.Client, topic: str) -> dict[str, Any]:
         initial_position=pulsar.InitialPosition.Earliest,
     )
     while True:
-        value: dict[str, Any] = consumer.receive(timeout_millis=20_000).value()
+        value: dict[str, Any] = consumer.receive(timeout_millis=60_000).value()
         if value["topic"] == topic:
             return value
 
@@ -112,7 +112,7 @@ def test_the_official_client_reads_who_was_slowed() -> None:
         )
         publish(client, 25)
 
-        record = consumer.receive(timeout_millis=20_000).value()
+        record = consumer.receive(timeout_millis=60_000).value()
         client.close()
 
     assert (record["kind"], record["limiter"], record["topic"]) == ("begun", "publish-rate", TOPIC)

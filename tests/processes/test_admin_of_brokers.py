@@ -145,7 +145,7 @@ def test_consumers_of_a_pattern_at_one_broker_get_messages_of_all(cluster: Clust
     consumer = reader.subscribe(re.compile("persistent://public/default/pattern-.*"), "s")
     for number, producer in enumerate(producers):
         producer.send(b"%d" % number)
-    assert sorted(consumer.receive(30_000).data() for _ in producers) == [b"0", b"1", b"2", b"3"]
+    assert sorted(consumer.receive(60_000).data() for _ in producers) == [b"0", b"1", b"2", b"3"]
     reader.close()
     client.close()
 

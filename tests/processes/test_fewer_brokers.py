@@ -36,7 +36,7 @@ def received(consumer: pulsar.Consumer, count: int) -> list[str]:
     """The next messages, acknowledged."""
     found = []
     for _ in range(count):
-        message = consumer.receive(30_000)
+        message = consumer.receive(60_000)
         consumer.acknowledge(message)
         found.append(message.data().decode())
     return found

@@ -71,7 +71,7 @@ def received(consumer: pulsar.Consumer, wanted: set[bytes]) -> list[bytes]:
     """Every message until all of these came."""
     came: list[bytes] = []
     while not wanted <= set(came):
-        message = consumer.receive(30_000)
+        message = consumer.receive(60_000)
         consumer.acknowledge(message)
         came.append(message.data())
     return came
@@ -172,7 +172,7 @@ def test_publishers_on_a_full_disk_are_asked_to_try_again_and_go_on_when_there_i
             producer.send_async(b"%d" % sent + bytes(MIB), lambda result, _: results.append(result))
             sent += 1
     assert reason_of(broker) == "the disk has no room for the next segment: No space left on device"
-    consumer.acknowledge(consumer.receive(30_000))  # Consumers go on.
+    consumer.acknowledge(consumer.receive(60_000))  # Consumers go on.
     with ThreadPoolExecutor() as threads:
         another = threads.submit(client.create_producer, f"{T}-2")  # It is asked to try again, and does.
         assert reason_of(broker) is not None

@@ -56,7 +56,7 @@ def overheard(client: pulsar.Client) -> list[bytes]:
     consumer = client.subscribe(USAGE, "spy")
     reports: dict[str, list[bytes]] = {name: [] for name in NAMES}
     while any(len(some) < 2 for some in reports.values()):
-        report = consumer.receive(10_000).data()
+        report = consumer.receive(60_000).data()
         next(some for name, some in reports.items() if name.encode() in report).append(report)
     consumer.close()
     return [report for some in reports.values() for report in some]

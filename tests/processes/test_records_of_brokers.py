@@ -44,7 +44,7 @@ def test_the_records_of_all_brokers_add_up_to_what_was_published(tmp_path: Path)
         published: dict[str, int] = {}
         brokers = {}
         while sum(published.values()) < TOPICS * MESSAGES:
-            record = consumer.receive(timeout_millis=20_000).value()
+            record = consumer.receive(timeout_millis=60_000).value()
             if record["scope"] == "topic":
                 published[record["topic"]] = record["published_messages"]
                 brokers[record["topic"]] = record["broker"]

@@ -57,7 +57,7 @@ def test_a_killed_broker_comes_back_with_what_it_had_acknowledged(cluster: Clust
         producer.send(b"after")  # By the same clients, which connect again by themselves.
     for topic in topics:
         consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
-        assert [consumer.receive(30_000).data() for _ in range(2)] == [b"before", b"after"]
+        assert [consumer.receive(60_000).data() for _ in range(2)] == [b"before", b"after"]
     assert cluster.pids()[0] == before[0]
     assert cluster.pids()[1] != before[1]
     assert "broker 1 ended with signal 9; it is started again" in log_of(cluster)

@@ -61,7 +61,7 @@ def test_a_client_does_what_its_role_may_do(proxy: ProxyProcess) -> None:
     try:
         consumer = client.subscribe(TOPIC, "s", initial_position=pulsar.InitialPosition.Earliest)
         client.create_producer(TOPIC).send(b"one")
-        assert consumer.receive(10_000).data() == b"one"
+        assert consumer.receive(60_000).data() == b"one"
         assert client.get_topic_partitions(TOPIC) == [TOPIC]
     finally:
         client.close()
@@ -232,14 +232,14 @@ def test_certificates_authenticate_clients_and_the_proxy_and_are_read_again(tmp_
                     tls_trust_certs_file_path=str(certificate.certificate),
                     tls_validate_hostname=True,
                     logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-                    operation_timeout_seconds=20,
+                    operation_timeout_seconds=60,
                 )
 
             one = client(admin)
             try:
                 consumer = one.subscribe("t", "s", initial_position=pulsar.InitialPosition.Earliest)
                 one.create_producer("t").send(b"one")
-                assert consumer.receive(10_000).data() == b"one"
+                assert consumer.receive(60_000).data() == b"one"
             finally:
                 one.close()
             hear_of_a_topic(proxy, certificate, served_with_tls(broker).partition("://")[2])

@@ -66,7 +66,7 @@ def test_what_passed_through_the_proxy_is_in_its_metrics(proxy: ProxyProcess) ->
         for number in range(10):
             producer.send(b"x" * 10_000, event_timestamp=number + 1)
         for _ in range(10):
-            consumer.acknowledge(consumer.receive(10_000))
+            consumer.acknowledge(consumer.receive(60_000))
         seen = scrape(proxy)
         assert value(seen, "penstock_proxy_passed_bytes_total", direction="to-broker") > 100_000
         assert value(seen, "penstock_proxy_passed_bytes_total", direction="to-client") > 100_000

@@ -34,7 +34,7 @@ def proxy(broker: BrokerProcess, tmp_path: Path) -> Iterator[ProxyProcess]:
 
 def client_of(process: BrokerProcess) -> pulsar.Client:
     return pulsar.Client(
-        process.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=20
+        process.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), operation_timeout_seconds=60
     )
 
 
@@ -50,7 +50,7 @@ def test_messages_pass_through_in_order_with_keys_properties_and_batches(proxy: 
         producer.flush()
         seen = []
         for _ in range(2_000):
-            message = consumer.receive(10_000)
+            message = consumer.receive(60_000)
             seen.append(int(message.data()))
             assert message.properties() == {"n": "1"}
             consumer.acknowledge(message)
@@ -68,7 +68,7 @@ def test_large_messages_pass_in_both_directions(proxy: ProxyProcess) -> None:
         for payload in payloads:
             producer.send(payload)
         for payload in payloads:
-            assert consumer.receive(10_000).data() == payload
+            assert consumer.receive(60_000).data() == payload
     finally:
         client.close()
 
@@ -113,7 +113,7 @@ def test_the_client_goes_on_after_its_broker_was_killed(tmp_path: Path) -> None:
             broker.kill()
             broker.start(port=port, admin_port=admin_port)
             producer.send(b"after")
-            seen = {consumer.receive(20_000).data() for _ in range(2)}
+            seen = {consumer.receive(60_000).data() for _ in range(2)}
             assert seen == {b"before", b"after"}
         finally:
             client.close()

@@ -105,7 +105,7 @@ def test_values_larger_than_the_broker_takes_arrive_whole(
     consumer = official(broker.url).subscribe(topic, "s")
     df = spark.createDataFrame([(size,) for size in sizes], "size int").coalesce(1)
     write(df.select(f.expr("repeat('x', size)").alias("value")), broker, topic=topic)
-    assert [len(consumer.receive(10_000).data()) for _ in sizes] == sizes
+    assert [len(consumer.receive(60_000).data()) for _ in sizes] == sizes
 
 
 # -- partitions ------------------------------------------------------------------------------------------------------

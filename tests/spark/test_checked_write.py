@@ -218,7 +218,7 @@ def test_messages_are_delivered_when_their_row_says(
     rows = rows.withColumn(name, f.when(f.col("value") % 3 == 1, f.col(name)))
     consumer = official(broker.url).subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
     write(rows, broker, topic=topic)
-    assert sorted(consumer.receive(10_000).data() for _ in range(4)) == [b"0", b"2", b"3", b"5"]
+    assert sorted(consumer.receive(60_000).data() for _ in range(4)) == [b"0", b"2", b"3", b"5"]
     subscription = ask(broker.admin_url, "GET", f"{path_of(topic)}/stats")["subscriptions"]["s"]
     assert subscription["msgDelayed"] == 2
     assert [message.data() for message in read_all(official(broker.url), topic)] == [b"%d" % n for n in range(6)]

@@ -206,7 +206,7 @@ def test_a_start_that_was_removed_is_an_error_that_names_it_or_the_earliest_that
         consumer = client.subscribe(topic, "s")
         publish(client, topic, [b"%d" % number for number in range(20)], batching_enabled=False)
         for _ in range(10):
-            consumer.acknowledge(consumer.receive(5000))
+            consumer.acknowledge(consumer.receive(60_000))
         consumer.close()
         first = earliest_id(cluster, topic)
         for _ in range(100):

@@ -162,7 +162,7 @@ def test_columns_that_spark_writes_are_typed_messages_for_the_official_client_an
     consumer = official(broker.url).subscribe(topic, "s", schema=make(Person))
     schema = "name string, age int, scores array<double>, address struct<street string>"
     write(spark.createDataFrame([ADA], schema), broker, topic=topic)
-    person = consumer.receive(10_000).value()
+    person = consumer.receive(60_000).value()
     assert (person.name, person.age, person.scores, person.address.street) == ("Ada", 36, [1.5, 2.0], "Main")
     (row,) = read(spark, broker, topic).select("name", "age", "scores", "address").collect()
     assert row.asDict(recursive=True) == ADA

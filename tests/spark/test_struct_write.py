@@ -88,7 +88,7 @@ def test_a_topic_that_has_a_schema_is_written_with_it(
     consumer = official(broker.url).subscribe(topic, "s", schema=schema)
     write(spark.sql("select 'Ada' as name, 36 as age"), broker, topic=topic)
     write(spark.sql("select 'Bo' as name"), broker, topic=topic)
-    people = [consumer.receive(10_000).value() for _ in range(2)]
+    people = [consumer.receive(60_000).value() for _ in range(2)]
     assert [(person.name, person.age) for person in people] == [("Ada", 36), ("Bo", None)]
 
 

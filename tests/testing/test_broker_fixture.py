@@ -26,7 +26,7 @@ def test_x(pulsar_url, pulsar_topic):
     client = pulsar.Client(pulsar_url)
     consumer = client.subscribe(pulsar_topic, "s")
     client.create_producer(pulsar_topic).send(b"hello")
-    assert consumer.receive(10_000).data() == b"hello"
+    assert consumer.receive(60_000).data() == b"hello"
     client.close()
 
 def test_health(pulsar_admin_url):
