@@ -244,17 +244,6 @@ def test_a_frozen_broker_is_noticed_and_replaced_and_the_others_go_on(cluster: C
     assert killed_s <= 12
 
 
-@pytest.mark.real
-def test_a_supervisor_that_was_frozen_kills_nobody(cluster: Cluster) -> None:
-    pids = cluster.pids()
-    cluster.send_signal(signal.SIGSTOP)
-    until(lambda: "the supervisor has not answered for 9 s" in str(cluster.http(0, "GET", "/healthz")[1]))
-    cluster.send_signal(signal.SIGCONT)
-    until(lambda: cluster.http(0, "GET", "/healthz")[1] == {"status": "ok"})
-    assert cluster.pids() == pids
-    assert "suspect" not in log_of(cluster)
-
-
 @pytest.fixture
 def frozen(tmp_path: Path) -> Iterator[Cluster]:
     """Two brokers, of which the second does nothing any more."""
