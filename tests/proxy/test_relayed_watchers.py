@@ -16,7 +16,7 @@ from penstock.proxy.relayed_watchers import RelayedWatchers
 from penstock.proxy.watcher_connection import WatcherConnection
 from penstock.testing.client import Type, frame
 from tests.net.harness import until
-from tests.proxy.listing_broker import TOPICS, update
+from tests.proxy.listing_broker import LIST_BYTES, TOPICS, update
 from tests.proxy.permits_world import DIRECT, HEAP, MESSAGE, SMALL, world
 
 if TYPE_CHECKING:
@@ -107,6 +107,23 @@ async def test_lists_and_updates_are_inserted_between_the_brokers_frames(monkeyp
             for kind in (Type.SEND, SUCCESS, Type.SEND):
                 await client.next(kind)
             await here.all_returned()
+
+
+async def test_watchers_that_read_slowly_hold_the_same_list_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch) as here:
+        clients = [await here.client() for _ in range(5)]
+        for number, (client, broker) in enumerate(clients):
+            broker.write(MESSAGE + MESSAGE[:4])  # The list waits for the end of this frame.
+            await client.next(Type.SEND)
+            client.write(watches(10**number, number))
+        await until(lambda: len(here.broker.watching) == len(clients) and not here.held()[0] and here.held()[1] > 0)
+        assert here.held()[1] < LIST_BYTES + 5 * 200, "a few bytes for each, and the list"
+        for number, (client, broker) in enumerate(clients):
+            broker.write(MESSAGE[4:])
+            await client.next(Type.SEND)
+            listed = (await client.next(SUCCESS)).body
+            assert (listed.request_id, listed.watcher_id, list(listed.topic)) == (10**number, number, TOPICS)
+        await here.all_returned()
 
 
 @pytest.mark.parametrize(("kind", "name"), [(HEAP, "Heap"), (DIRECT, "Direct")])

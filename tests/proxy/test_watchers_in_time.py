@@ -18,7 +18,9 @@ from penstock.net.topic_list_limiter import (
     TopicListLimits,
     TopicListMemoryLimiter,
 )
+from penstock.net.unsent_pieces import REFERENCE_BYTES
 from penstock.proxy import relayed_watchers
+from penstock.proxy.listings import Listings
 from penstock.proxy.relayed_watchers import ANSWER_NS, SILENT_INTERVALS, RelayedWatchers
 from penstock.proxy.upstreams import Identity
 from penstock.proxy.watcher_connection import Large
@@ -81,7 +83,7 @@ class World:
         services = SimpleNamespace(
             loop=loop,
             clock=self.clock,
-            listings=SimpleNamespace(limiter=self.limiter),
+            listings=Listings(self.limiter, cast("Any", None), self.clock, loop),
             sessions_memory=self.sessions,
         )
 
@@ -195,7 +197,9 @@ async def test_a_broker_that_does_not_answer_is_told_to_close_the_watcher(monkey
     await answered
     await asyncio.sleep(0.1)
     (listed,) = here.lists
-    assert sum(row.used_bytes for row in here.limiter.rows()) == LIST_BYTES
+    pieces = len(listed.rest) - 2
+    charged_bytes = LIST_BYTES - len(listed.head) + REFERENCE_BYTES * pieces
+    assert sum(row.used_bytes for row in here.limiter.rows()) == charged_bytes
     listed.release()
     here.close()
 

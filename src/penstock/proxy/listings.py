@@ -90,7 +90,7 @@ class Answer:
             self._passed()
 
 
-class _Sending:
+class Sending:
     """The answers to one question that are being sent, or wait for memory: they share their pieces."""
 
     __slots__ = ("_forget", "_latest", "_unsent", "answers")
@@ -139,7 +139,7 @@ class Listings:
         self._clock = clock
         self.loop = loop
         self._joinable: dict[_Question, _Shared] = {}  # not sent to a broker yet
-        self._sending: dict[bytes, _Sending] = {}  # by the question, whoever asked it
+        self._sending: dict[bytes, Sending] = {}  # by the question, whoever asked it
         self._estimates: OrderedDict[bytes, int] = OrderedDict()
         self._share = LoopShare(limiter, clock, loop, slots=AT_ONCE)
         self._idle: list[tuple[Identity, ListingConnection]] = []
@@ -209,7 +209,8 @@ class Listings:
                     raise ServiceNotReady(f"the broker did not list the topics: {error}; try again") from None
             self._remember(question.command, listed.nbytes)
             shared.stage = "actual direct"
-            sending = self._sending_of(shared.body)
+            shared.body.ClearField("topics_hash")  # Nothing depends on it but whether an answer has topics.
+            sending = self.sending(shared.body.SerializePartialToString())
             cut_answer = sending.cut(listed.fields)
             del listed  # The permit is for one copy.
             return await sending.charged(cut_answer, shared.owner, deadline_ns)
@@ -217,14 +218,12 @@ class Listings:
             if permit is not None:
                 limiter.release(permit)
 
-    def _sending_of(self, body: codec.CommandGetTopicsOfNamespace) -> _Sending:
-        """Return what shares the answers to this question; one more answer is counted."""
-        body.ClearField("topics_hash")  # Nothing depends on it but whether an answer has topics.
-        wanted = body.SerializePartialToString()
+    def sending(self, wanted: bytes) -> Sending:
+        """Return what shares the answers to this question, also of watchers; one more answer is counted."""
         sending = self._sending.get(wanted)
         if sending is None:
             unsent = UnsentPieces(self.limiter, self._clock, self.loop)
-            sending = self._sending[wanted] = _Sending(unsent, partial(self._sending.pop, wanted))
+            sending = self._sending[wanted] = Sending(unsent, partial(self._sending.pop, wanted))
         sending.answers += 1
         return sending
 

@@ -6,7 +6,8 @@ Theory of operation
                 waits for memory there keeps no message and no receipt waiting.
     Request.    A heap permit for an estimate is acquired before a WATCH_TOPIC_LIST is sent on.
     Answer.     The permit becomes the size of the answer before that is read. It then moves to direct memory, until the
-                client's socket has taken the answer, which is inserted between two frames of the broker.
+                client's socket has taken the answer, which is inserted between two frames of the broker. What watchers
+                of the same topics are being sent is held once, as for listings.
     Updates.    The same, but an update that waits is never refused. The next is read when the client has this one; the
                 broker combines those that come meanwhile.
     Refusal.    The answer is read and dropped, the client gets the error that a lookup would give, and the broker is
@@ -19,9 +20,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.errors import PenstockError, ServiceNotReady, forget_frames
+from penstock.core.errors import PenstockError, ServiceNotReady, TooManyRequests, forget_frames
 from penstock.core.units import KIB, NS_PER_S
 from penstock.governance.budget import Charge
 from penstock.governance.permit_errors import (
@@ -40,11 +42,13 @@ from penstock.wire.codec import BaseCommand
 from penstock.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from penstock.net.connection import Connection
+    from penstock.net.send_queue import Buffer
     from penstock.net.topic_list_limiter import Permit
     from penstock.proxy.client_identity import ClientIdentity
+    from penstock.proxy.listings import Answer
     from penstock.proxy.services import Services
     from penstock.wire.client.addresses import Address
     from penstock.wire.client.frames import Body, Frame
@@ -65,10 +69,11 @@ _SIZES_BYTES: Final = 8
 class _Request:
     """A request that is not answered yet."""
 
-    __slots__ = ("answered", "deadline_ns", "ended", "permit", "sent", "watcher_id")
+    __slots__ = ("answered", "body", "deadline_ns", "ended", "permit", "sent", "watcher_id")
 
-    def __init__(self, watcher_id: int, deadline_ns: int, loop: asyncio.AbstractEventLoop) -> None:
-        self.watcher_id = watcher_id
+    def __init__(self, body: Body, deadline_ns: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.body = body
+        self.watcher_id = body.watcher_id
         self.deadline_ns = deadline_ns
         self.permit: Permit | None = None
         self.sent = False
@@ -162,7 +167,7 @@ class RelayedWatchers:
         if body.request_id in self._requests or body.request_id >= _OWN_REQUESTS:
             raise ServiceNotReady(f"request {body.request_id} is not answered yet; use another id")
         deadline_ns = self._services.clock.monotonic_ns() + ANSWER_NS
-        request = self._requests[body.request_id] = _Request(body.watcher_id, deadline_ns, self._services.loop)
+        request = self._requests[body.request_id] = _Request(body, deadline_ns, self._services.loop)
         return request
 
     async def _ask(self, body: Body, request: _Request) -> None:
@@ -235,30 +240,29 @@ class RelayedWatchers:
             await upstream.skip(frame)  # It is too late.
             return
         permit, request.permit = request.permit, None
-        data: bytearray | None = None
-        direct: Permit | None = None
+        sizes = b""
+        answer: Answer | None = None
         try:
             permit = await self._limiter.update(permit, frame.nbytes, deadline_ns=request.deadline_ns)
             data = await upstream.rest(frame)
-            direct = await self._limiter.acquire(
-                frame.nbytes, LimitType.DIRECT_MEMORY, owner=permit.owner, deadline_ns=request.deadline_ns
-            )
-        except PermitError as error:
+            sizes, sending = bytes(data[:_SIZES_BYTES]), self._services.listings.sending(_wanted(request.body))
+            cut_answer = sending.cut(memoryview(data)[_SIZES_BYTES:])
+            del data  # The permit is for one copy.
+            answer = await sending.charged(cut_answer, permit.owner, request.deadline_ns)
+            answer.take()
+        except TooManyRequests as error:
             self._refuse(request, error)
         finally:
             self._limiter.release(permit)
-        if data is None:
+        if not sizes:
             await upstream.skip(frame)
-            return
-        if direct is None:
-            return
-        if request.answered.done():  # It has taken too long.
-            self._limiter.release(direct)
-            return
-        request.answered.set_result(None)
-        await self._send(data, direct)
+        elif answer is not None and request.answered.done():  # It has taken too long.
+            answer.release()
+        elif answer is not None:
+            request.answered.set_result(None)
+            await self._send(sizes, answer.buffers, answer.release)
 
-    def _refuse(self, request: _Request, error: PermitError) -> None:
+    def _refuse(self, request: _Request, error: TooManyRequests) -> None:
         """Refuse a watcher that the broker has made."""
         if not request.answered.done():
             forget_frames(error)
@@ -274,7 +278,8 @@ class RelayedWatchers:
             direct = await self._acquired(frame.nbytes, LimitType.DIRECT_MEMORY, owner)
         finally:
             self._limiter.release(permit)
-        await self._send(data, direct)
+        rest = (memoryview(data)[_SIZES_BYTES:],)
+        await self._send(bytes(data[:_SIZES_BYTES]), rest, partial(self._limiter.release, direct))
 
     async def _acquired(self, nbytes: int, kind: LimitType, owner: Owner) -> Permit:
         while True:
@@ -286,16 +291,15 @@ class RelayedWatchers:
                 log.debug("an update for a topic watcher of %s waits: %s", self._connection.peer, error)
                 await asyncio.sleep(1)
 
-    async def _send(self, data: bytearray, direct: Permit) -> None:
+    async def _send(self, sizes: bytes, rest: Sequence[Buffer], release: Callable[[], None]) -> None:
         """Send a frame to the client; returns when its socket has taken it."""
         sent = asyncio.Event()
 
-        def release() -> None:
-            self._limiter.release(direct)
+        def passed() -> None:
+            release()
             sent.set()
 
-        frame = memoryview(data)
-        await self._send_list(OwnList(bytes(frame[:_SIZES_BYTES]), (frame[_SIZES_BYTES:],), release))
+        await self._send_list(OwnList(sizes, rest, passed))
         await sent.wait()
 
     # -- keep-alive ---------------------------------------------------------------------------------------------------
@@ -328,3 +332,12 @@ class RelayedWatchers:
         answer.response.auth_method_name = identity.original_method or identity.method
         answer.response.auth_data = identity.original_data.encode() if identity.original_data else identity.shown()
         upstream.send(encode(answer))
+
+
+def _wanted(body: Body) -> bytes:
+    """What watchers have in common that get the same list: `listings` shares what is sent to them."""
+    wanted = codec.CommandWatchTopicList()
+    wanted.CopyFrom(body)
+    wanted.ClearField("topics_hash")
+    wanted.request_id = wanted.watcher_id = 0
+    return b"watcher " + wanted.SerializePartialToString()
