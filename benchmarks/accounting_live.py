@@ -165,6 +165,7 @@ def _stored(broker: BrokerProcess, topic: str) -> int:
 
 def _predict(spark: SparkSession, where: Path, minutes: int) -> int:
     from penstock.accounting.tables import GROUP_USAGE
+    from penstock.spark.accounting.directory import directory_of
     from penstock.spark.accounting.records_source import Source
     from penstock.spark.accounting.store import open_store
     from penstock.spark.accounting.stream import Accounting
@@ -180,7 +181,7 @@ def _predict(spark: SparkSession, where: Path, minutes: int) -> int:
         _whole_minutes(minutes)
         accounting = Accounting(spark=spark, source=Source(url=broker.url), tables=tables)
         accounting.run_once()
-        groups = open_store(tables, "parquet").frame(spark, GROUP_USAGE)
+        groups = open_store(directory_of(tables), "parquet").frame(spark, GROUP_USAGE)
         # The first minute and the last one are no whole ones.
         ends = f"(select min(minute) from {_view(groups)}) and minute < (select max(minute) from {_view(groups)})"
         whole = groups.where(f"minute > {ends}")

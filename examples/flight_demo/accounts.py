@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from penstock.cli.spark_report import render
+from penstock.spark.accounting.directory import directory_of
 from penstock.spark.accounting.findings import gather
 from penstock.spark.accounting.records_source import Source
 from penstock.spark.accounting.store import existing_store
@@ -48,7 +49,7 @@ def account(
         "the tables of usage, made of the broker's records, have every flight",
         f"{messages:,} of {len(year.flights):,}",
     )
-    found = gather(existing_store(tables), target=TARGET)
+    found = gather(existing_store(directory_of(tables)), target=TARGET)
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(render(found, target=TARGET), encoding="utf-8")
     report.figures["who used what"] = f"{page} (tables and report in {time.monotonic() - begun_s:,.1f} s)"

@@ -25,6 +25,7 @@ from penstock.spark.accounting.batch_state import BatchState
 from penstock.spark.accounting.batches import USAGE, Batches
 from penstock.spark.accounting.differing import FIELDS
 from penstock.spark.accounting.differing_columns import find
+from penstock.spark.accounting.directory import Directory, directory_of
 from penstock.spark.accounting.store import open_store
 from tests.spark.conftest import SPARK_TIMEOUT_S
 from tests.spark.topics import ask, path_of
@@ -144,11 +145,12 @@ def minutes_of(messages: Sequence[int]) -> list[list[Record]]:
 
 
 def add(
-    tables: Path, batch: int, records: Sequence[Record], query: str = QUERY, kind: str = "parquet"
+    tables: Path | Directory, batch: int, records: Sequence[Record], query: str = QUERY, kind: str = "parquet"
 ) -> dict[str, int]:
     """What a driver does with a micro-batch, from the start of its process on."""
-    state = BatchState(tables / "_state" / USAGE)
-    batches = Batches(USAGE, state, open_store(tables, kind), ABSENT_AFTER_MS)
+    directory = tables if isinstance(tables, Directory) else directory_of(tables)
+    state = BatchState(directory, USAGE)
+    batches = Batches(USAGE, state, open_store(directory, kind), ABSENT_AFTER_MS)
     if state.begins(batch, query):
         given = pa.Table.from_pylist(list(records), schema=RECORDS)
         batches.add_usage(batch, find(given, state.highest()))

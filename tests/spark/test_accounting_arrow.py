@@ -15,6 +15,7 @@ from penstock.cli.main import main
 from penstock.core.errors import ConfigurationError
 from penstock.spark.accounting.batch_state import BatchState
 from penstock.spark.accounting.batches import USAGE, Batches
+from penstock.spark.accounting.directory import directory_of
 from penstock.spark.accounting.in_process import ArrowAccounting
 from penstock.spark.accounting.records_source import PROXY_TOPICS, Source
 from penstock.spark.accounting.store import open_store
@@ -115,7 +116,10 @@ def test_tables_are_equal_to_those_of_spark(
         one.run_once()
         one.refresh()
     for table in (*BASE, *DERIVED):
-        found = {name: in_all(open_store(tmp_path / name, "parquet").rows(table).to_pylist()) for name in engines}
+        found = {
+            name: in_all(open_store(directory_of(tmp_path / name), "parquet").rows(table).to_pylist())
+            for name in engines
+        }
         assert found["arrow"] == found["spark"], table.name
 
 
@@ -168,7 +172,7 @@ def test_tables_of_another_engine_are_not_continued(
     wait_until_recorded(official(recording.url), recording.admin_url)
     ArrowAccounting(source=Source(url=recording.url), tables=tmp_path).run_once()
     with pytest.raises(ConfigurationError, match="engine"):
-        BatchState(tmp_path / "_state" / USAGE).begins(7, "an identifier of a query of Spark")
+        BatchState(directory_of(tmp_path), USAGE).begins(7, "an identifier of a query of Spark")
 
 
 def test_what_the_engine_cannot_do_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

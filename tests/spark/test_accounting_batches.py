@@ -14,11 +14,12 @@ import pytest
 from penstock.accounting.differences import MINUTE_MS
 from penstock.accounting.tables import TOPIC_USAGE
 from penstock.core.errors import ConfigurationError
-from penstock.spark.accounting import batch_state, store
+from penstock.spark.accounting import batch_state, directory
 from penstock.spark.accounting.batch_state import BatchState, alone
 from penstock.spark.accounting.batches import USAGE
 from penstock.spark.accounting.differing import FOUND, SERIES_SCHEMA
 from penstock.spark.accounting.differing_columns import find
+from penstock.spark.accounting.directory import directory_of
 from penstock.spark.accounting.store import open_store
 from tests.spark.accounted import NOON, QUERY, RECORDS, add, minutes_of, record, rows_of
 
@@ -70,7 +71,7 @@ def test_a_driver_killed_at_any_step_neither_loses_nor_doubles(
         died = False
         left = steps
 
-        def put(unfinished: Path, path: Path, done: Callable[[Path, Path], None] = store.put_in_place) -> None:
+        def put(unfinished: Path, path: Path, done: Callable[[Path, Path], None] = directory.put_in_place) -> None:
             nonlocal left, died
             if kind == "after":
                 done(unfinished, path)
@@ -82,8 +83,7 @@ def test_a_driver_killed_at_any_step_neither_loses_nor_doubles(
                 done(unfinished, path)
 
         with monkeypatch.context() as patched:
-            patched.setattr(store, "put_in_place", put)
-            patched.setattr(batch_state, "put_in_place", put)
+            patched.setattr(directory, "put_in_place", put)
             for batch, records in enumerate(batches):
                 try:
                     add(tables, batch, records)
@@ -102,7 +102,7 @@ def test_counters_are_in_few_files_however_many_micro_batches_there_were(tmp_pat
         add(tmp_path, batch, records)
     assert sum(used(tmp_path).values()) == 2_000
     assert len(list((tmp_path / "_state" / USAGE).glob("series-*"))) <= 2 * batch_state.FILES_MAX
-    assert len(BatchState(tmp_path / "_state" / USAGE).files) <= batch_state.FILES_MAX
+    assert len(BatchState(directory_of(tmp_path), USAGE).files) <= batch_state.FILES_MAX
 
 
 def test_hostile_records_are_refused_and_counted_and_the_next_good_one_tells_what_they_hid(tmp_path: Path) -> None:
@@ -193,9 +193,10 @@ def test_a_checkpoint_of_other_tables_and_missing_notes_are_refused(tmp_path: Pa
 
 
 def test_one_process_at_a_time_writes(tmp_path: Path) -> None:
-    with alone(tmp_path), pytest.raises(ConfigurationError, match="another process"), alone(tmp_path):
+    other = directory_of(tmp_path)
+    with alone(directory_of(tmp_path)), pytest.raises(ConfigurationError, match="another process"), alone(other):
         pass
-    with alone(tmp_path):
+    with alone(other):
         pass
 
 
@@ -204,15 +205,16 @@ def test_a_part_without_records_finds_nothing() -> None:
 
 
 @pytest.mark.parametrize("step", range(3))
-def test_a_driver_killed_while_it_merges_files_loses_nothing(step: int, tmp_path: Path) -> None:
+def test_a_merge_that_an_earlier_version_has_not_ended_loses_nothing(step: int, tmp_path: Path) -> None:
     for batch, records in enumerate(minutes_of([5, 7])):
         add(tmp_path, batch, records)
-    kept = open_store(tmp_path, "parquet")
+    kept = open_store(directory_of(tmp_path), "parquet")
     day, files = next(iter(kept.files(TOPIC_USAGE).items()))
     present = tmp_path / "topic_usage" / f"day={day}"
     new, old = present.with_name(f"_new-{day}"), present.with_name(f"_old-{day}")
-    merged = pa.concat_tables([pq.read_table(path, partitioning=None) for path in files])
-    store.write_file(new / files[-1].name, merged)
+    merged = pa.concat_tables([pq.read_table(tmp_path / name, partitioning=None) for name in files])
+    new.mkdir()
+    pq.write_table(merged, new / files[-1].rsplit("/", 1)[1])
     if step > 0:
         present.rename(old)
     if step > 1:

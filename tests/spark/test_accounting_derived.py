@@ -22,6 +22,7 @@ from penstock.spark.accounting.derived import SparkDeriving, compact
 from penstock.spark.accounting.derived_arrow import ArrowDeriving, merged
 from penstock.spark.accounting.differing import SERIES_SCHEMA
 from penstock.spark.accounting.differing_columns import find
+from penstock.spark.accounting.directory import directory_of
 from penstock.spark.accounting.refreshing import refresh
 from penstock.spark.accounting.schemas import arrow_schema
 from penstock.spark.accounting.store import open_store
@@ -66,9 +67,11 @@ def add_decisions(tables: Path, rows: list[dict[str, Any]]) -> None:
     doubles = pa.field("before", pa.float64()), pa.field("after", pa.float64())
     inferred = pa.Table.from_pylist(rows).schema
     schema = pa.schema([next((one for one in doubles if one.name == field.name), field) for field in inferred])
-    state = BatchState(tables / "_state" / GOVERNANCE)
+    state = BatchState(directory_of(tables), GOVERNANCE)
     assert state.begins(0, QUERY)
-    Batches(GOVERNANCE, state, open_store(tables, "parquet"), 0).add_decisions(0, pa.Table.from_pylist(rows, schema))
+    Batches(GOVERNANCE, state, open_store(directory_of(tables), "parquet"), 0).add_decisions(
+        0, pa.Table.from_pylist(rows, schema)
+    )
 
 
 def group_of_three(minute: int, *, limited_ms: int) -> list[dict[str, Any]]:
@@ -104,7 +107,7 @@ def test_derived_tables_follow_from_usage_and_decisions(
             {**dict.fromkeys(decision(0, "begun")), "broken": True, "__topic": "x", "published_ms": NOON},
         ],
     )
-    store = open_store(tmp_path, "parquet")
+    store = open_store(directory_of(tmp_path), "parquet")
     day = next(iter(store.files(TOPIC_USAGE)))
     deriving: Deriving = (
         ArrowDeriving(store) if engine == "arrow" else SparkDeriving(request.getfixturevalue("spark"), store)
@@ -146,7 +149,7 @@ def test_merged_files_mean_the_same(
         moved = [{**one, "from_ms": NOON, "time_ms": NOON + MINUTE_MS} for one in records]
         add(tmp_path, batch, moved, kind=kind)
     add(tmp_path, 2, [record(99, 5, published_bytes=10**6)], kind=kind)  # repeated: it was done before
-    store = open_store(tmp_path, kind)
+    store = open_store(directory_of(tmp_path), kind)
     day = next(iter(store.files(TOPIC_USAGE)))
     before = store.frame(spark, TOPIC_USAGE).groupBy("topic", "minute").sum("published_bytes").collect()
     assert [row["sum(published_bytes)"] for row in before] == [1_200]

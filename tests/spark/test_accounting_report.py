@@ -12,6 +12,7 @@ import pytest
 
 from penstock.accounting.tables import COSTS, EPISODES, NOISY_NEIGHBOURS, QUOTA_FIT, TOPIC_USAGE
 from penstock.cli.main import main
+from penstock.spark.accounting.directory import directory_of
 from penstock.spark.accounting.findings import gather, jain
 from penstock.spark.accounting.schemas import arrow_schema
 from penstock.spark.accounting.store import open_store
@@ -50,7 +51,7 @@ def make_tables(tables: Path) -> None:
                        published_bytes=used[0][1], publish_limited_ms=(minute + 1) * 2_000,
                        quota_publish_messages=10.0, share_publish_messages=10.0)  # fmt: skip
         add(tables, minute, [*records, group, record(at + 91, minute, "broker")])
-    store = open_store(tables, "parquet")
+    store = open_store(directory_of(tables), "parquet")
     day = next(iter(store.files(TOPIC_USAGE)))
     made = {
         EPISODES: [
@@ -90,7 +91,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 
 
 def test_findings_are_those_of_the_tables(tables: Path) -> None:
-    found = gather(open_store(tables, "parquet"))
+    found = gather(open_store(directory_of(tables), "parquet"))
     assert found.totals["published_bytes"] == sum((number + 1) * 30 * 50_000 for number in range(5))
     assert list(found.tenants) == ["tin", "bronze", "=-:_.", "others"]
     assert len(found.minutes) == 30

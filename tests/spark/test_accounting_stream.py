@@ -6,10 +6,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import functions as f
 
+from penstock.accounting.tables import BROKER_USAGE, GROUP_USAGE, TOPIC_USAGE
+from penstock.core.errors import ConfigurationError
+from penstock.spark.accounting import derived
+from penstock.spark.accounting.batch_state import BatchState
 from penstock.spark.accounting.batches import USAGE
+from penstock.spark.accounting.directory import directory_of
 from penstock.spark.accounting.records_source import Source
+from penstock.spark.accounting.store import existing_store
 from penstock.spark.accounting.stream import Accounting, Query
 from tests.spark.accounted import RECORDS, Record, record, rows_of
 
@@ -40,10 +47,13 @@ def micro_batch(spark: SparkSession, minute: int) -> DataFrame:
     return given.withColumns({"__publishTime": published, "_corrupt_record": corrupt})
 
 
+def begin_checkpoint(tables: Path, query: Query) -> None:
+    directory_of(tables).note(f"{query.checkpoint}/metadata", {"id": "made up"})
+
+
 def test_records_of_an_earlier_version_have_fewer_fields(spark: SparkSession, tmp_path: Path) -> None:
     query = Query(Accounting(spark=spark, source=Source(url="pulsar://none"), tables=tmp_path), USAGE)
-    query.checkpoint.mkdir(parents=True)
-    (query.checkpoint / "metadata").write_text('{"id":"made up"}', encoding="utf-8")
+    begin_checkpoint(tmp_path, query)
 
     query.add(micro_batch(spark, 0).drop("needed_publish_messages", "held_publish_bytes"), 0)
 
@@ -55,8 +65,7 @@ def test_counters_that_are_remembered_are_given_to_the_task_that_has_their_recor
     spark: SparkSession, tmp_path: Path
 ) -> None:
     query = Query(Accounting(spark=spark, source=Source(url="pulsar://none"), tables=tmp_path), USAGE)
-    query.checkpoint.mkdir(parents=True)
-    (query.checkpoint / "metadata").write_text('{"id":"made up"}', encoding="utf-8")
+    begin_checkpoint(tmp_path, query)
 
     for batch in range(3):
         query.add(micro_batch(spark, batch), batch)
@@ -64,3 +73,37 @@ def test_counters_that_are_remembered_are_given_to_the_task_that_has_their_recor
     for table in ("topic_usage", "group_usage", "broker_usage"):
         found = [(row["broker"], row["minute"].minute, row["published_messages"]) for row in rows_of(tmp_path, table)]
         assert sorted(found) == sorted((broker, minute, 100) for broker in BROKERS for minute in range(3)), table
+
+
+def test_tables_at_a_url_are_written_by_a_driver_of_hadoop_and_read_by_executors(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A scheme of Hadoop that is neither a path nor known to Arrow.
+    spark._jsc.hadoopConfiguration().set("fs.pfile.impl", "org.apache.hadoop.fs.ProxyLocalFileSystem")  # noqa: SLF001
+    accounting = Accounting(spark=spark, source=Source(url="pulsar://none"), tables=f"pfile://{tmp_path}/tables")
+    directory = accounting.directory
+    query = Query(accounting, USAGE)
+    directory.note(f"{query.checkpoint}/metadata", {"id": "made up"})
+    for batch in range(3):
+        with monkeypatch.context() as patched:
+            patched.setattr(BatchState, "done", killed)
+            with pytest.raises(RuntimeError, match="killed"):
+                query.add(micro_batch(spark, batch), batch)
+        query = Query(accounting, USAGE)  # the next driver: Spark repeats the micro-batch
+        query.add(micro_batch(spark, batch), batch)
+
+    (day,) = accounting.refresh()
+    store = existing_store(directory)
+    for table in (TOPIC_USAGE, GROUP_USAGE, BROKER_USAGE):
+        assert derived.compact(spark, store, table, day, files_max=2)
+        rows = store.frame(spark, table).collect()
+        found = [(row["broker"], row["minute"].minute, row["published_messages"]) for row in rows]
+        assert sorted(found) == sorted((broker, minute, 100) for broker in BROKERS for minute in range(3)), table.name
+        assert [len(files) for files in store.files(table).values()] == [1], "merged"
+    assert not (tmp_path / "tables" / "_state" / "merged").exists()
+    with pytest.raises(ConfigurationError, match="no-such-scheme://host/tables: Spark has no Hadoop driver for it"):
+        directory_of("no-such-scheme://host/tables", spark)
+
+
+def killed(*_: object) -> None:
+    raise RuntimeError("killed")

@@ -19,6 +19,7 @@ from penstock.spark import values
 from penstock.spark.accounting.batch_state import BatchState
 from penstock.spark.accounting.batches import GOVERNANCE, Batches
 from penstock.spark.accounting.differing import DECIDED, FIELDS
+from penstock.spark.accounting.directory import directory_of
 from penstock.spark.accounting.store import open_store
 from penstock.spark.client.cluster import TopicSchema
 from penstock.wire.codec import Schema
@@ -114,9 +115,9 @@ def test_decisions_of_a_newer_broker_are_read_or_counted_with_their_version(
     rows = pa.Table.from_pylist([{name: row[name] for name in DECIDED} | about for row in read])
     for name in ("before", "after"):
         rows = rows.set_column(rows.column_names.index(name), name, rows[name].cast(pa.float64()))
-    state = BatchState(tmp_path / "_state" / GOVERNANCE)
+    state = BatchState(directory_of(tmp_path), GOVERNANCE)
     assert state.begins(0, QUERY)
-    Batches(GOVERNANCE, state, open_store(tmp_path, "parquet"), 0).add_decisions(0, rows)
+    Batches(GOVERNANCE, state, open_store(directory_of(tmp_path), "parquet"), 0).add_decisions(0, rows)
     (kept,) = rows_of(tmp_path, "decisions")
     assert (kept["kind"], kept["limiter"], kept["version"]) == ("begun", "new-limiter", SCHEMA_VERSION)
     (refused,) = rows_of(tmp_path, "refused_records")

@@ -148,7 +148,12 @@ def _subcommand(
     parser = commands.add_parser(
         name, help=text, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--tables", type=Path, required=True, metavar="DIR", help="directory of the tables")
+    parser.add_argument(
+        "--tables",
+        required=True,
+        metavar="DIR",
+        help="directory of the tables: a path, or a URL as s3a://bucket/tables",
+    )
     if master:
         parser.add_argument(
             "--master", metavar="URL", help="of a Spark cluster; without it, Spark runs in this process, on two cores"
@@ -171,7 +176,7 @@ def _account(arguments: argparse.Namespace) -> int:
         price_list = read(_text_of(arguments.prices))
     kept: dict[str, Any] = {
         "source": _source(arguments),
-        "tables": arguments.tables.absolute(),
+        "tables": arguments.tables,
         "kind": arguments.format,
         "records_per_batch": arguments.records_per_batch,
     }
@@ -245,22 +250,28 @@ def _whatif(arguments: argparse.Namespace) -> int:
 
 
 def _replayed(arguments: argparse.Namespace) -> tuple[Mapping[str, Change], list[dict[str, Any]]]:
-    days, where, target = arguments.day or None, arguments.tables.absolute(), arguments.recommend
+    days, where, target = arguments.day or None, arguments.tables, arguments.recommend
     if arguments.engine == "arrow":
         _needs_spark()
         from penstock.accounting.tables import GROUP_USAGE
+        from penstock.spark.accounting.directory import directory_of
         from penstock.spark.accounting.store import existing_store
         from penstock.spark.accounting.whatif import parse_changes, whatif_in_process
 
         changes = parse_changes(arguments.quota)
-        return changes, whatif_in_process(existing_store(where).rows(GROUP_USAGE, days), changes, target=target)
+        return changes, whatif_in_process(
+            existing_store(directory_of(where)).rows(GROUP_USAGE, days), changes, target=target
+        )
     with _session(arguments.master) as spark:
         from penstock.accounting.tables import GROUP_USAGE
+        from penstock.spark.accounting.directory import directory_of
         from penstock.spark.accounting.store import existing_store
         from penstock.spark.accounting.whatif import parse_changes, whatif
 
         changes = parse_changes(arguments.quota)
-        return changes, whatif(existing_store(where).frame(spark, GROUP_USAGE, days), changes, target=target)
+        return changes, whatif(
+            existing_store(directory_of(where, spark)).frame(spark, GROUP_USAGE, days), changes, target=target
+        )
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -305,13 +316,14 @@ def _audit(arguments: argparse.Namespace) -> int:
 
 def _report(arguments: argparse.Namespace) -> int:
     try:
+        from penstock.spark.accounting.directory import directory_of
         from penstock.spark.accounting.findings import gather
         from penstock.spark.accounting.store import existing_store
     except ImportError as error:
         raise ConfigurationError(f"{error}; want: pip install 'penstock[spark]'") from error
     from penstock.cli.spark_report import render
 
-    found = gather(existing_store(arguments.tables), days=arguments.day or None, target=arguments.target)
+    found = gather(existing_store(directory_of(arguments.tables)), days=arguments.day or None, target=arguments.target)
     arguments.output.write_text(render(found, target=arguments.target), encoding="utf-8")
     print(f"report {arguments.output.absolute()}")
     return 0

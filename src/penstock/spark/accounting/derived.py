@@ -9,11 +9,9 @@ Where: `refreshing` asks `SparkDeriving` for them.
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window
 
@@ -33,11 +31,11 @@ from penstock.spark.accounting.store import FILES_PER_DAY_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from pathlib import Path
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from penstock.accounting.tables import Table
+    from penstock.spark.accounting.directory import Directory
     from penstock.spark.accounting.store import Store
 
 COUNTERS: Final = PRICED
@@ -49,6 +47,7 @@ LIMITED_PART: Final = 0.01
 AMPLE_PART: Final = 0.5
 # Rows of a part of a file that is merged, some 20 MB.
 MERGED_ROWS: Final = 100_000
+_MERGED: Final = "_state/merged"
 
 
 def namespace_usage(topics: DataFrame) -> DataFrame:
@@ -172,18 +171,17 @@ def compact(spark: SparkSession, store: Store, table: Table, day: str, *, files_
         rows = rows.groupBy(*table.key).agg(*sums) if sums else rows.distinct()
         rows = rows.orderBy(*table.key[:2])
     # By way of files: a day of 10,000 topics has 14 million rows, too many for a driver.
-    merged = store.directory / "_state" / "_merging"
     try:
-        rows.write.mode("overwrite").parquet(str(merged))
-        store.compact(table, day, _read_back(table, merged), files)
+        rows.write.mode("overwrite").parquet(store.directory.url_of(_MERGED))
+        store.compact(table, day, _read_back(table, store.directory), files)
     finally:
-        shutil.rmtree(merged, ignore_errors=True)
+        store.directory.delete_all(_MERGED)
     return True
 
 
-def _read_back(table: Table, directory: Path) -> Any:  # noqa: ANN401 - pyarrow.RecordBatchReader
+def _read_back(table: Table, directory: Directory) -> Any:  # noqa: ANN401 - pyarrow.RecordBatchReader
     """Read what Spark has written, in its order, a part at a time."""
-    rows = ds.dataset([str(path) for path in sorted(directory.glob("part-*.parquet"))], format="parquet")
+    rows = directory.dataset([name for name in directory.sizes(_MERGED) if "/part-" in name])
     parts = rows.to_batches(batch_size=MERGED_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False)
     fitting = (batch for part in parts for batch in fitted(table, pa.Table.from_batches([part])).to_batches())
     return pa.RecordBatchReader.from_batches(arrow_schema(table), fitting)

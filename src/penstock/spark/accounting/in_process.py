@@ -12,6 +12,7 @@ Where: `penstock spark account --engine arrow`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from penstock.spark.accounting.batch_state import BatchState, alone, counts_of
 from penstock.spark.accounting.batches import GOVERNANCE, USAGE, Batches
 from penstock.spark.accounting.derived_arrow import ArrowDeriving
 from penstock.spark.accounting.differing_columns import find
+from penstock.spark.accounting.directory import directory_of
 from penstock.spark.accounting.records_source import CORRUPT, READ
 from penstock.spark.accounting.refreshing import refresh
 from penstock.spark.accounting.schemas import TYPES
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.accounting.prices import PriceList
+    from penstock.spark.accounting.directory import Directory
     from penstock.spark.accounting.records_source import Source
 
 Rows = Any  # pyarrow.Table; pyarrow has no types
@@ -49,16 +52,22 @@ class ArrowAccounting:
     """Makes tables of records. One process at a time may write the tables of a directory.
 
     Attributes:
+        tables: the directory: a path, or a URL that Arrow's file systems or fsspec can write.
         kind: `parquet` or `delta`.
         records_per_batch: of a micro-batch; all of it is in memory, some KiB a record.
         absent_after_ms: a broker that is this far behind the others is not waited for.
     """
 
     source: Source
-    tables: Path
+    tables: Path | str
     kind: str = "parquet"
     records_per_batch: int = RECORDS_PER_BATCH
     absent_after_ms: int = ABSENT_AFTER_MS
+
+    @cached_property
+    def directory(self) -> Directory:
+        """Where the tables are. Raises ConfigurationError: there is no driver for its URL."""
+        return directory_of(self.tables)
 
     def run_once(self) -> dict[str, dict[str, int]]:
         """Read all records that there are; return what was counted so far, by kind of records.
@@ -67,19 +76,20 @@ class ArrowAccounting:
             ConfigurationError: the tables cannot be written, or belong to another checkpoint.
             ClientError: brokers cannot be reached, or records are missing; the next run goes on where it was.
         """
-        with alone(self.tables):
+        with alone(self.directory):
             for kind in self.source.present():
                 self._read(kind)
-            return counts_of(self.tables, self.source.topics)
+            return counts_of(self.directory, self.source.topics)
 
     def refresh(self, *, prices: PriceList | None = None, strict_prices: bool = False) -> list[str]:
         """Make derived tables anew for the days that have changed; return these. Raises ConfigurationError."""
-        store = open_store(self.tables, self.kind)
-        return refresh(ArrowDeriving(store), store, prices=prices, strict_prices=strict_prices)
+        with alone(self.directory):
+            store = open_store(self.directory, self.kind)
+            return refresh(ArrowDeriving(store), store, prices=prices, strict_prices=strict_prices)
 
     def _read(self, kind: str) -> None:
-        state = BatchState(self.tables / "_state" / kind)
-        batches = Batches(kind, state, open_store(self.tables, self.kind), self.absent_after_ms)
+        state = BatchState(self.directory, kind)
+        batches = Batches(kind, state, open_store(self.directory, self.kind), self.absent_after_ms)
         for batch, end, records in self._micro_batches(kind, state):
             state.offsets = end
             if kind == USAGE:

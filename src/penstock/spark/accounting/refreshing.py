@@ -10,25 +10,26 @@ Where: `penstock spark account` calls `refresh` after it has read what there is.
 from __future__ import annotations
 
 import hashlib
-import json
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 
 from penstock.accounting.prices import PRICED
 from penstock.accounting.tables import BASE, COSTS, DECISIONS, EPISODES, NAMESPACE_USAGE, SCHEMA_VERSION
 from penstock.core.errors import ConfigurationError
+from penstock.spark.accounting.batch_state import STATE, check_writer
 from penstock.spark.accounting.schemas import arrow_schema, fitted
-from penstock.spark.accounting.store import put_in_place
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-    from pathlib import Path
+    from collections.abc import Collection, Mapping
 
     from penstock.accounting.prices import PriceList
     from penstock.accounting.tables import Table
     from penstock.spark.accounting.store import Store
+
+
+_NOTE: Final = f"{STATE}/derived.json"
 
 
 class Deriving(Protocol):
@@ -86,24 +87,20 @@ def refresh(
     Raises:
         ConfigurationError: the price list has a hole, with `strict_prices`.
     """
-    note = store.directory / "_state" / "derived.json"
-    known = json.loads(note.read_text(encoding="utf-8")) if note.exists() else {}
-    files = {table.name: store.files(table) for table in BASE}
+    known = store.directory.document(_NOTE) or {}
+    files = [store.sizes(table) for table in BASE]
     said = "" if prices is None else repr(sorted(map(repr, prices.all)))
-    days = sorted({day for of_table in files.values() for day in of_table})
     changed = []
-    for day in days:
-        mark = _mark([path for of_table in files.values() for path in of_table.get(day, [])], said)
-        if known.get(day) == mark:
+    for day in sorted({day for of_table in files for day in of_table}):
+        if known.get(day) == _mark([of_table.get(day, {}) for of_table in files], said):
             continue
+        check_writer(store.directory)
         changed.append(day)
         for table in BASE:
             deriving.compact(table, day)
         _derive(deriving, store, day, prices, strict=strict_prices)
-        known[day] = _mark([path for table in BASE for path in store.files(table).get(day, [])], said)
-        unfinished = note.with_name("_derived")
-        unfinished.write_text(json.dumps(known), encoding="utf-8")
-        put_in_place(unfinished, note)
+        known[day] = _mark([store.sizes(table).get(day, {}) for table in BASE], said)
+        store.directory.note(_NOTE, known)
     return changed
 
 
@@ -122,9 +119,9 @@ def _derive(deriving: Deriving, store: Store, day: str, prices: PriceList | None
             store.replace(EPISODES, of_day, fitted(EPISODES, deriving.episodes(known, of_day)))
 
 
-def _mark(files: list[Path], said: str) -> str:
-    """Identify what a day was made of."""
-    names = "\n".join(sorted(f"{path.parent.parent.name}/{path.name} {path.stat().st_size}" for path in files))
+def _mark(of_tables: list[Mapping[str, int]], said: str) -> str:
+    """Identify what a day was made of: files and their sizes."""
+    names = "\n".join(sorted(f"{name} {size}" for sizes in of_tables for name, size in sizes.items()))
     return hashlib.sha256(f"{names}\n{said}".encode()).hexdigest()
 
 

@@ -10,10 +10,9 @@ Where: `penstock spark account`, or a program that has a SparkSession of its own
 
 from __future__ import annotations
 
-import json
 import threading
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
@@ -21,11 +20,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.accounting.closing import ABSENT_AFTER_MS
 from penstock.accounting.records import DecisionRecord, UsageRecord, meanings_of
-from penstock.spark.accounting.batch_state import BatchState, alone, counts_of
+from penstock.spark.accounting.batch_state import BatchState, alone, counts_of, highest
 from penstock.spark.accounting.batches import GOVERNANCE, USAGE, Batches
 from penstock.spark.accounting.derived import SparkDeriving
 from penstock.spark.accounting.differing import DECIDED, FIELDS, FOUND, SERIES_SCHEMA
 from penstock.spark.accounting.differing_columns import find
+from penstock.spark.accounting.directory import directory_of
 from penstock.spark.accounting.late_workers import patiently
 from penstock.spark.accounting.records_source import CORRUPT, READ
 from penstock.spark.accounting.refreshing import refresh
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from penstock.accounting.prices import PriceList
+    from penstock.spark.accounting.directory import Directory
     from penstock.spark.accounting.records_source import Source
 
 Rows = Any  # pyarrow.Table; pyarrow has no types
@@ -55,7 +56,7 @@ class Accounting:
     """Makes tables of records. One process at a time may write the tables of a directory.
 
     Attributes:
-        tables: the directory. Executors read a part of it, so on a cluster it is one that all machines see.
+        tables: the directory: a path of the driver's machine, or a URL that Spark's Hadoop drivers can write.
         kind: `parquet` or `delta`.
         records_per_batch: of a micro-batch.
         absent_after_ms: a broker that is this far behind the others is not waited for.
@@ -63,12 +64,17 @@ class Accounting:
 
     spark: SparkSession
     source: Source
-    tables: Path
+    tables: Path | str
     kind: str = "parquet"
     records_per_batch: int = RECORDS_PER_BATCH
     absent_after_ms: int = ABSENT_AFTER_MS
     # A day is not compacted while a micro-batch is added to it.
     _writing: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @cached_property
+    def directory(self) -> Directory:
+        """Where the tables are. Raises ConfigurationError: there is no driver for its URL."""
+        return directory_of(self.tables, self.spark)
 
     def run_once(self) -> dict[str, dict[str, int]]:
         """Read all records that there are; return what was counted so far, by kind of records.
@@ -77,7 +83,7 @@ class Accounting:
             ConfigurationError: the tables cannot be written, or belong to another checkpoint.
             StreamingQueryException: a query failed; the next run goes on where it was.
         """
-        with alone(self.tables):
+        with alone(self.directory):
             for kind in self.source.present():
                 patiently(partial(self._run_once, kind))
             return self._counts()
@@ -92,7 +98,7 @@ class Accounting:
             every: how often a micro-batch is begun.
             refreshed: called every ten minutes, perhaps to call `refresh`.
         """
-        with alone(self.tables):
+        with alone(self.directory):
             patiently(lambda: self._run(every, refreshed))
 
     def _run(self, every: str, refreshed: Callable[[], object]) -> None:
@@ -109,12 +115,12 @@ class Accounting:
 
     def refresh(self, *, prices: PriceList | None = None, strict_prices: bool = False) -> list[str]:
         """Make derived tables anew for the days that have changed; return these. Raises ConfigurationError."""
-        with self._writing:
-            store = open_store(self.tables, self.kind)
+        with alone(self.directory), self._writing:
+            store = open_store(self.directory, self.kind)
             return refresh(SparkDeriving(self.spark, store), store, prices=prices, strict_prices=strict_prices)
 
     def _counts(self) -> dict[str, dict[str, int]]:
-        return counts_of(self.tables, self.source.topics)
+        return counts_of(self.directory, self.source.topics)
 
     def _start(self, kind: str, trigger: dict[str, Any]) -> StreamingQuery:
         options = self.source.read_options(kind, self.records_per_batch)
@@ -123,25 +129,28 @@ class Accounting:
         self.spark.conf.set("spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart", "false")
         stream = self.spark.readStream.format("pulsar").options(**options).load()
         writer = stream.writeStream.foreachBatch(ours.add).queryName(f"accounting-{kind}")
-        return writer.option("checkpointLocation", str(ours.checkpoint)).trigger(**trigger).start()
+        checkpoint = self.directory.url_of(ours.checkpoint)
+        return writer.option("checkpointLocation", checkpoint).trigger(**trigger).start()
 
 
 class Query:
     """What one query does with its micro-batches."""
 
     def __init__(self, accounting: Accounting, kind: str) -> None:
-        self.checkpoint = accounting.tables / "_checkpoints" / kind
+        self.checkpoint = f"_checkpoints/{kind}"
         self._spark = accounting.spark
         self._writing = accounting._writing  # noqa: SLF001
         self._kind = kind
-        state = BatchState(accounting.tables / "_state" / kind)
-        store = open_store(accounting.tables, accounting.kind)
+        self._directory = accounting.directory
+        state = BatchState(self._directory, kind)
+        store = open_store(self._directory, accounting.kind)
         self._batches = Batches(kind, state, store, accounting.absent_after_ms)
 
     def add(self, records: DataFrame, batch: int) -> None:
         """Add a micro-batch, if it was not added before."""
-        query = json.loads((self.checkpoint / "metadata").read_text(encoding="utf-8"))["id"]
-        if not self._batches.state.begins(batch, query):
+        query = self._directory.document(f"{self.checkpoint}/metadata")
+        assert query is not None, "Spark writes it before the first micro-batch"
+        if not self._batches.state.begins(batch, query["id"]):
             return
         records = _with_all_fields(records, self._kind)
         if self._kind == USAGE:
@@ -157,9 +166,8 @@ class Query:
 
     def _found(self, records: DataFrame) -> Rows:
         spark = self._spark
-        files = self._batches.state.series()
-        schema = from_arrow_schema(SERIES_SCHEMA)
-        before = spark.read.schema(schema).parquet(*files) if files else spark.createDataFrame([], schema)
+        # Executors need not reach the directory, and it may be one of this machine.
+        before = spark.createDataFrame(highest(self._batches.state.highest()), from_arrow_schema(SERIES_SCHEMA))
         parts = int(spark.conf.get("spark.sql.shuffle.partitions") or 2)
         first_group = f.element_at(f.col("resource_groups"), 1)
         named = f.when(f.col("scope") == "topic", f.col("topic")).when(f.col("scope") == "group", first_group)
