@@ -76,15 +76,15 @@ def test_minutes_add_up_and_stay_within_the_interval(used: Counters, from_ms: in
 
 
 def test_a_minute_that_ended_a_moment_ago_has_all_of_its_record() -> None:
-    used = (60, 600, 0, 0, 0, 0, 0, 0)
+    used = (60, 600, *ZERO[2:])
     assert by_minute(used, NOON + 200, NOON + MINUTE_MS + 900) == [Increase(NOON, used)]
 
 
 def test_an_interval_of_two_minutes_is_divided_by_time() -> None:
-    used = (120, 1201, 0, 0, 0, 0, 0, 0)
+    used = (120, 1201, *ZERO[2:])
     assert by_minute(used, NOON, NOON + 2 * MINUTE_MS) == [
-        Increase(NOON, (60, 600, 0, 0, 0, 0, 0, 0)),
-        Increase(NOON + MINUTE_MS, (60, 601, 0, 0, 0, 0, 0, 0)),
+        Increase(NOON, (60, 600, *ZERO[2:])),
+        Increase(NOON + MINUTE_MS, (60, 601, *ZERO[2:])),
     ]
 
 

@@ -58,14 +58,15 @@ async def test_what_a_topic_has_used_is_recorded_within_an_interval(tmp_path: Pa
         await client.published(b"hello")
         await cycle(harness)
 
-        of_topic, of_broker = await records_of(harness)
+        of_topic, of_principal, of_broker = await records_of(harness)
 
         assert (of_topic["topic"], of_topic["tenant"], of_topic["namespace"]) == (TOPIC, "public", "public/default")
         assert (of_topic["published_messages"], of_topic["published_bytes"]) == (1, ENTRY_BYTES)
         assert (of_topic["ledger_id"], of_topic["last_entry_id"]) == (topic_of(harness).ledger_id, 0)
         assert (of_broker["scope"], of_broker["published_messages"]) == ("broker", 1)
         assert of_topic["time_ms"] - of_topic["from_ms"] <= INTERVAL_S * 1_000
-        assert [of_topic["sequence"], of_broker["sequence"]] == [0, 1]
+        assert (of_principal["scope"], of_principal["published_messages"]) == ("principal", 1)
+        assert [of_topic["sequence"], of_principal["sequence"], of_broker["sequence"]] == [0, 1, 2]
 
 
 async def test_a_topic_that_did_not_change_is_not_recorded_again(tmp_path: Path) -> None:
@@ -76,7 +77,8 @@ async def test_a_topic_that_did_not_change_is_not_recorded_again(tmp_path: Path)
 
         scopes = [record["scope"] for record in await records_of(harness)]
 
-        assert scopes == ["topic", "broker", "broker", "broker"]
+        # Its producer is still connected.
+        assert scopes == ["topic", "principal", "broker", "principal", "broker", "principal", "broker"]
 
 
 async def test_what_is_dispatched_is_recorded(tmp_path: Path) -> None:
@@ -119,7 +121,7 @@ async def test_counters_go_on_when_a_topic_is_unloaded_before_they_were_recorded
         records = await records_of(harness)
 
         assert summed(records, "topic", TOPIC).messages == 3
-        assert [record["scope"] for record in records] == ["topic", "broker"]
+        assert [record["scope"] for record in records] == ["topic", "principal", "broker"]
 
 
 async def test_what_a_deleted_topic_has_used_is_recorded_and_its_name_begins_anew(tmp_path: Path) -> None:

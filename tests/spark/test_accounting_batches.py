@@ -12,16 +12,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.accounting.differences import MINUTE_MS
+from penstock.accounting.prices import of_toml
 from penstock.accounting.tables import TOPIC_USAGE
 from penstock.core.errors import ConfigurationError
 from penstock.spark.accounting import batch_state, directory
 from penstock.spark.accounting.batch_state import BatchState, alone
 from penstock.spark.accounting.batches import USAGE
+from penstock.spark.accounting.derived_arrow import ArrowDeriving
 from penstock.spark.accounting.differing import FOUND, SERIES_SCHEMA
 from penstock.spark.accounting.differing_columns import find
 from penstock.spark.accounting.directory import directory_of
+from penstock.spark.accounting.refreshing import refresh
 from penstock.spark.accounting.store import open_store
-from tests.spark.accounted import NOON, QUERY, RECORDS, add, minutes_of, record, rows_of
+from tests.spark.accounted import NOON, QUERY, RECORDS, Record, add, minutes_of, record, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,6 +182,49 @@ def test_chunks_are_counted_apart_and_counters_of_an_earlier_version_go_on(tmp_p
     for table in ("topic_usage", "broker_usage"):
         rows = sorted(rows_of(tmp_path, table), key=lambda row: row["minute"])
         assert [(row["published_messages"], row["published_chunks"]) for row in rows] == [(5, 0), (4, 3)], table
+
+
+def test_principals_and_storage_have_tables_and_a_bill(tmp_path: Path) -> None:
+    def at(minute: int) -> list[Record]:
+        """What was used in a minute: 100 bytes published by alice, twice as much read, and 60 byte-hours."""
+        about = {"tenant": "t", "namespace": "t/n", "role": "alice"}
+        bytes_now, first = 100 * (minute + 1), 4 * minute
+        published = {"published_bytes": bytes_now, "published_messages": minute + 1}
+        read = {"dispatched_bytes": 2 * bytes_now, "dispatched_messages": 2}
+        return [
+            record(first, minute, "principal", **about, **published, connected_ms=60_000 * (minute + 1)),
+            record(first + 1, minute, "principal", **about, **read, subscription="orders"),
+            record(first + 2, minute, "namespace", **about, stored_byte_hours=60 * (minute + 1)),
+            record(first + 3, minute, "topic", **published, **read),
+        ]
+
+    for batch in range(2):
+        add(tmp_path, batch, at(batch))
+    rows = rows_of(tmp_path, "principal_usage")
+    assert [(row["role"], row["published_bytes"], row["connected_ms"]) for row in rows if not row["subscription"]] == [
+        ("alice", 100, 60_000),
+        ("alice", 100, 60_000),
+    ]
+    assert sum(row["dispatched_bytes"] for row in rows if row["subscription"] == "orders") == 400
+    assert [row["stored_byte_hours"] for row in rows_of(tmp_path, "storage_usage")] == [60, 60]
+
+    prices = of_toml(
+        'currency = "EUR"\n'
+        + "".join(
+            f'[[price]]\ncounter = "{counter}"\nprice = {price}\n'
+            for counter, price in (("published_bytes", 1), ("dispatched_bytes", 2), ("stored_byte_hours", 3))
+        )
+    )
+    store = open_store(directory_of(tmp_path), "parquet")
+    refresh(ArrowDeriving(store), store, prices=prices)
+    bill = {row["counter"]: row["cost"] for row in rows_of(tmp_path, "costs") if not row["unpriced"]}
+    assert bill == {"published_bytes": 200, "dispatched_bytes": 800, "stored_byte_hours": 360}
+    of_roles = [row for row in rows_of(tmp_path, "principal_costs") if not row["unpriced"]]
+    assert {(row["role"], row["counter"]): row["cost"] for row in of_roles} == {
+        ("alice", "published_bytes"): 200,
+        ("alice", "dispatched_bytes"): 800,
+    }
+    assert not [row for row in rows_of(tmp_path, "principal_costs") if row["counter"] == "connected_ms"]
 
 
 def test_a_checkpoint_of_other_tables_and_missing_notes_are_refused(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ ODD = st.sampled_from(
 def batches(draw: Callable[..., Any]) -> list[Record]:
     found: list[Record] = []
     for sequence in range(draw(st.integers(0, 25))):
-        scope = draw(st.sampled_from(["topic", "topic", "topic", "group", "broker"]))
+        scope = draw(st.sampled_from(["topic", "topic", "topic", "group", "principal", "namespace", "broker"]))
         minute = draw(st.integers(0, 3))
         many = draw(st.integers(0, 3)) + 2 * minute
         more = draw(ODD) if draw(SOMETIMES) else {}
@@ -61,6 +61,9 @@ def batches(draw: Callable[..., Any]) -> list[Record]:
             more = {"resource_groups": draw(st.sampled_from([["gold"], ["gold", "x"], ["tin"], []])), **more}
         if scope == "topic":
             more = {"topic": f"persistent://t/n/{draw(st.integers(0, 3))}", "share_publish_bytes": float(many), **more}
+        if scope in {"principal", "namespace"}:
+            names = {one: draw(st.sampled_from([None, "", "a", "a\0", "b"])) for one in ("role", "subscription")}
+            more = {"namespace": draw(st.sampled_from(["t/n", "t/m", "", None])), **names, "connected_ms": many, **more}
         used = {"published_messages": many, "published_bytes": 10 * many}
         found.append({**record(sequence, minute, scope), **used, **more})
         if draw(SOMETIMES):

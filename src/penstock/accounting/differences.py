@@ -37,17 +37,21 @@ COUNTERS: Final = (
     "publish_limited_ms",
     "dispatch_limited_ms",
     "published_chunks",
+    "connected_ms",
+    "stored_byte_hours",
 )
 # Not every record has these; null is 0.
 OPTIONAL: Final = COUNTERS[5:]
 Counters: TypeAlias = tuple[int, ...]
 ZERO: Final[Counters] = (0,) * len(COUNTERS)
 
-SCOPES: Final = frozenset(("topic", "group", "broker"))
+SCOPES: Final = frozenset(("topic", "group", "principal", "namespace", "broker"))
+# Between the parts of a name.
+BETWEEN: Final = "\0"
 
 
 class Reading(NamedTuple):
-    """What accounting needs of a usage record. `name` is the topic or the group, or empty."""
+    """What accounting needs of a usage record. `name`: see `name_of`."""
 
     broker: str
     epoch: int
@@ -65,6 +69,24 @@ class Increase(NamedTuple):
 
     minute_ms: int
     counters: Counters
+
+
+def name_of(
+    scope: str,
+    topic: str | None,
+    groups: Sequence[str] | None,
+    namespace: str | None,
+    role: str | None,
+    subscription: str | None,
+) -> str | None:
+    """Return the name of what a record is about, within its scope; empty for a broker."""
+    if scope == "topic":
+        return topic
+    if scope == "group":
+        return (groups or ("",))[0]
+    if scope == "principal":
+        return BETWEEN.join((namespace or "", role or "", subscription or ""))
+    return namespace or "" if scope == "namespace" else ""
 
 
 def fault_of(one: Reading) -> str | None:

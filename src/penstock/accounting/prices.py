@@ -21,7 +21,12 @@ from penstock.core.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-PRICED: Final = ("published_messages", "published_bytes", "dispatched_messages", "dispatched_bytes")
+# Of topics.
+USED: Final = ("published_messages", "published_bytes", "dispatched_messages", "dispatched_bytes")
+# Not everybody sells connections: without a price they are no hole.
+UNPRICED_AT_WILL: Final = frozenset(("connected_ms",))
+PRICED_OF_ROLES: Final = (*USED, "connected_ms")
+PRICED: Final = (*USED, "stored_byte_hours", "connected_ms")
 PRICES_MAX: Final = 100_000
 # As the column of the table: 38 digits, 12 of them behind the point.
 COST_DIGITS: Final = 38

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", "UsageRecord", "DecisionRecord")
 
-RECORD_VERSION: Final = 2
+RECORD_VERSION: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,9 @@ class UsageRecord:
     scope: str = _field(
         "string",
         "",
-        "`topic`, `group` (a resource group's traffic on this broker) or `broker`. The record of a broker is the last "
-        "one of its interval: everything that changed has been recorded, with smaller sequence numbers.",
+        "`topic`, `group` (a resource group's traffic on this broker), `principal` (what clients of one role used of a "
+        "namespace), `namespace` (what it stores on this broker) or `broker`. The record of a broker is the last one "
+        "of its interval: everything that changed has been recorded, with smaller sequence numbers.",
     )
     tenant: str = _field("string", "", "Tenant of the topic.", default="")
     namespace: str = _field("string", "", "Namespace of the topic, as `tenant/namespace`.", default="")
@@ -128,6 +129,28 @@ class UsageRecord:
         "Of a topic or a broker: chunks that were published beside the last one of each chunked message. With its last "
         "chunk, the message counts once in `published_messages`; null: each of its chunks does.",
         default=None,
+    )
+    role: str = _field(
+        "string", "", "Of a principal: the role of its clients, of a proxy's the original one; empty without one.",
+        default="",
+    )  # fmt: skip
+    subscription: str = _field(
+        "string", "", "Of a principal: subscription of its consumers; empty for its producers.", default=""
+    )
+    connections: int | None = _field(
+        "long?", "", "Of a principal: producers or consumers that are connected at `time_ms`.", default=None
+    )
+    connected_ms: int | None = _field(
+        "long?", "ms", "Of a principal: for how long they were connected, added up.", default=None
+    )
+    stored_bytes: int | None = _field(
+        "long?",
+        "bytes",
+        "Of a namespace: size of its topics on this broker when they were last looked at.",
+        default=None,
+    )
+    stored_byte_hours: int | None = _field(
+        "long?", "byte-hours", "Of a namespace: this size, times how long it was so.", default=None
     )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 DAY: Final = "day"
 
 
@@ -130,6 +130,32 @@ BROKER_USAGE: Final = Table(
     (_MINUTE, _BROKER, *_USED, *_WRITTEN, _CHUNKS),
     key=("minute", "broker", "late", "version"),
 )
+PRINCIPAL_USAGE: Final = Table(
+    "principal_usage",
+    "What the clients of each role used of each namespace in each minute, by subscription. Rows with equal names add "
+    "up. Brokers count this in memory: what came after the last record before a crash is not in it.",
+    (
+        _MINUTE, _BROKER, _TENANT, _NAMESPACE,
+        Column(
+            "role", "string", "", "Role of the clients, of a proxy's the original one; empty without authentication."
+        ),
+        Column("subscription", "string", "", "Subscription of consumers; empty for producers."),
+        *_USED,
+        Column("connected_ms", "long", "ms", "For how long producers or consumers were connected, added up."),
+        *_WRITTEN,
+    ),
+    key=("minute", "broker", "tenant", "namespace", "role", "subscription", "late", "version"),
+)  # fmt: skip
+STORAGE_USAGE: Final = Table(
+    "storage_usage",
+    "What each namespace stored over time, on each broker. Rows with equal names add up.",
+    (
+        _MINUTE, _BROKER, _TENANT, _NAMESPACE,
+        Column("stored_byte_hours", "long", "byte-hours", "Size of its topics, times how long it was so."),
+        *_WRITTEN,
+    ),
+    key=("minute", "broker", "tenant", "namespace", "late", "version"),
+)  # fmt: skip
 CLOSED_MINUTES: Final = Table(
     "closed_minutes",
     "Ranges of minutes that were closed: what is recorded of them later is marked `late`.",
@@ -249,24 +275,38 @@ QUOTA_FIT: Final = Table(
     ),
     derived=True,
 )
+_COST: Final = (
+    Column("counter", "string", "", "What is priced: a counter of `topic_usage` or `storage_usage`."),
+    Column("amount", "long", "of the counter", "How much was used."),
+    Column("price", "decimal?", "currency", "Price of `per`; null: the price list has a hole."),
+    Column("per", "long?", "of the counter", "What the price is for."),
+    Column("cost", "decimal?", "currency", "What the amount costs; null: the price list has a hole."),
+    Column("currency", "string", "", "As the price list says."),
+    Column("unpriced", "boolean", "", "Whether the price list has a hole here."),
+    _VERSION,
+)
 COSTS: Final = Table(
     "costs",
-    "What each namespace's usage of a day costs, by the price list.",
+    "What each namespace's usage and storage of a day cost, by the price list.",
+    (_TENANT, _NAMESPACE, *_COST),
+    derived=True,
+)
+PRINCIPAL_COSTS: Final = Table(
+    "principal_costs",
+    "What each role's usage of each namespace cost on a day, by the price list: another view of `costs`, without "
+    "storage, which has no role. Do not add them up.",
     (
         _TENANT,
         _NAMESPACE,
-        Column("counter", "string", "", "What is priced: a counter of `topic_usage`."),
-        Column("amount", "long", "messages or bytes", "How much was used."),
-        Column("price", "decimal?", "currency", "Price of `per`; null: the price list has a hole."),
-        Column("per", "long?", "messages or bytes", "What the price is for."),
-        Column("cost", "decimal?", "currency", "What the amount costs; null: the price list has a hole."),
-        Column("currency", "string", "", "As the price list says."),
-        Column("unpriced", "boolean", "", "Whether the price list has a hole here."),
-        _VERSION,
+        Column("role", "string", "", "Role of the clients; empty without authentication."),
+        *(one._replace(text="What is priced: a counter of `principal_usage`.") if one.name == "counter" else one
+          for one in _COST),
     ),
     derived=True,
-)
+)  # fmt: skip
 
-BASE: Final = (TOPIC_USAGE, GROUP_USAGE, BROKER_USAGE, CLOSED_MINUTES, REFUSED_RECORDS, DECISIONS)
-DERIVED: Final = (NAMESPACE_USAGE, EPISODES, NOISY_NEIGHBOURS, QUOTA_FIT, COSTS)
+BASE: Final = (
+    TOPIC_USAGE, GROUP_USAGE, BROKER_USAGE, PRINCIPAL_USAGE, STORAGE_USAGE, CLOSED_MINUTES, REFUSED_RECORDS, DECISIONS,
+)  # fmt: skip
+DERIVED: Final = (NAMESPACE_USAGE, EPISODES, NOISY_NEIGHBOURS, QUOTA_FIT, COSTS, PRINCIPAL_COSTS)
 TABLES: Final[Mapping[str, Table]] = {table.name: table for table in (*BASE, *DERIVED)}

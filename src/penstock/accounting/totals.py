@@ -34,3 +34,18 @@ class Totals(NamedTuple):
 
 
 NOTHING = Totals()
+
+
+class Seen(NamedTuple):
+    """What has been added to the usage of its principal, of a producer or consumer.
+
+    Attributes:
+        until_ms: until when it was connected, ms since 1970; 0: nothing was added yet.
+    """
+
+    messages: int = 0
+    bytes: int = 0
+    until_ms: int = 0
+
+
+NOT_SEEN = Seen()

@@ -283,6 +283,8 @@ class Session:
         session_memory.release(self._services.sessions_memory, producer)
         if producer.topic.producers.get(producer.name) is producer:
             del producer.topic.producers[producer.name]
+            if producer.topic.clients is not None:
+                producer.topic.clients.producer_left(producer.topic.text, producer)
             self._services.producer_detached(producer)
 
     def sent_by_unknown_producer(self, producer_id: int) -> None:

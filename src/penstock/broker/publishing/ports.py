@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.broker.subscriptions.ports import ConsumerCounts
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -36,6 +38,13 @@ class DelayedEntries(Protocol):
         """Add durable entries with consecutive ids. Called before any consumer can read them."""
 
 
+class ClientCounts(ConsumerCounts, Protocol):
+    """Counts what clients use."""
+
+    def producer_left(self, topic: str, producer: Producer) -> None:
+        """A producer was detached; its counters do not change any more."""
+
+
 class PublishedTopic(Protocol):
     """A topic that receives messages."""
 
@@ -54,6 +63,7 @@ class PublishedTopic(Protocol):
     counted: Amount
     waiting: Amount
     dispatch_limiter: DispatchRate | None
+    clients: ClientCounts | None
     deduplication: TopicDeduplication | None
     transactions: TransactionEntries | None
 
@@ -130,6 +140,8 @@ class ProducerClient(Protocol):
     def producers(self) -> dict[int, Producer]: ...  # attached producers of this connection, by id
     @property
     def client_version(self) -> str: ...
+    @property
+    def payer_role(self) -> str | None: ...  # whose client it is: the proven role, behind a proxy the original one
     @property
     def held(self) -> HeldSends | None: ...  # SENDs that wait for a resource group
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from penstock.accounting.totals import NOT_SEEN
 from penstock.broker.publishing.access_modes import AccessMode
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Producer:
         "name",
         "producer_id",
         "schema_version",
+        "seen",
         "session",
         "topic",
         "topic_epoch",
@@ -79,6 +81,7 @@ class Producer:
         self.careful = False
         self.messages_in = 0
         self.bytes_in = 0
+        self.seen = NOT_SEEN  # by usage records
         self.waits: Episode[GroupPublish] | None = None  # for limits; None until it waits for the first time
 
     @property

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.accounting.records import USAGE, UsageRecord
 from penstock.accounting.totals import NOTHING, Totals
+from penstock.broker.records.client_usage import ClientUsage
+from penstock.broker.records.storage_usage import StorageUsage, StoredTopic
 from penstock.broker.records.usage_counts import StoredCount, TopicCount
 from penstock.broker.records.usage_state import UsageState
 from penstock.core.errors import PenstockError, ReadFailed, TopicNotFound
@@ -37,7 +39,9 @@ if TYPE_CHECKING:
 
     from penstock.broker.changes import Changes
     from penstock.broker.log_reads import LogReads
+    from penstock.broker.records.client_usage import ClientCount, Principal
     from penstock.broker.records.record_topic import RecordTopic
+    from penstock.broker.records.storage_usage import Stored
     from penstock.broker.records.usage_counts import CountedTopic, Sample
     from penstock.core.clock import Clock
     from penstock.groups.group import Group
@@ -114,6 +118,8 @@ class UsageRecords:
         self._loop = loop
         self._counts: dict[int | str, TopicCount] = {}  # by ledger; by name if it is non-persistent
         self._group_usage = GroupUsage()
+        self._clients = ClientUsage(self._new_since_ms, clock.wall_ms)
+        self._storage = StorageUsage(entry_log, reads, self._new_since_ms, clock.wall_ms())
         self._sequence = 0
         self._state = self._began()
         self._cycle = self._state.recorded + 1
@@ -178,6 +184,7 @@ class UsageRecords:
             made = TopicCount(topic.text, -1, self._new_since_ms(), NOTHING, range(0))
             count = self._counts.setdefault(topic.text, made)
         count.attach(topic)
+        topic.clients = self._clients
 
     async def attached(self, topic: CountedTopic) -> None:
         """If counting begins in the middle of a topic, store where. Raises MetadataFailed."""
@@ -319,6 +326,8 @@ class UsageRecords:
         self._settled_bytes, self._gone = self._log.appended_bytes, 0
         time_ms = self._clock.wall_ms()
         changed = await self._changed()
+        if record:
+            await self._look_at_clients()
         await self._reads.settled()
         if self._log.health.read_only is not None:
             return  # The counters may count what was not stored. After the restart the log tells.
@@ -327,6 +336,8 @@ class UsageRecords:
         if not record:
             return
         await self._add(changed, cycle)
+        if self._storage.is_due(time_ms):
+            await self._storage.add(self._stored_topics(), time_ms)
         await self._record(changed, time_ms)
         self._state.recorded = cycle
         await self._put_state(self._state)
@@ -347,6 +358,22 @@ class UsageRecords:
             if row % LOOKED_AT_PER_TURN == LOOKED_AT_PER_TURN - 1:
                 await asyncio.sleep(0)
         return changed
+
+    async def _look_at_clients(self) -> None:
+        self._clients.begin()
+        for row, count in enumerate(list(self._counts.values())):
+            if count.topic is not None:
+                self._clients.add(count.topic)
+            if row % LOOKED_AT_PER_TURN == LOOKED_AT_PER_TURN - 1:
+                await asyncio.sleep(0)
+
+    def _stored_topics(self) -> Iterator[StoredTopic]:
+        for record in self._catalog.topics():
+            if self._catalog.is_own(record) and not is_record_topic(record.name):
+                count = self._counts.get(record.ledger_id)
+                topic = count.topic if count is not None else None
+                first = self._catalog.first_retained_entry(record.name) if topic is None else topic.first_entry_id
+                yield StoredTopic(_namespace_of(record.name), record.ledger_id, first)
 
     def _forget(self, count: TopicCount) -> None:
         self._counts.pop(count.ledger_id if count.ledger_id >= 0 else count.text, None)
@@ -396,9 +423,25 @@ class UsageRecords:
             self.written += len(records)
             for count, sample in some:
                 count.recorded = sample.totals
+        await self._record_clients_and_storage(time_ms)
         records = [*self._of_groups(time_ms), self._of_broker(time_ms)]
         await self._topic.write(records, time_ms)
         self.written += len(records)
+
+    async def _record_clients_and_storage(self, time_ms: int) -> None:
+        """Write the records of principals and namespaces. Raises PenstockError."""
+        for some in _in_parts(list(self._clients.changed()), ENCODED_PER_TURN):
+            await self._topic.write([self._of_client(who, count, time_ms) for who, count in some], time_ms)
+            self.written += len(some)
+            for _, count in some:
+                count.recorded = count.counters
+        for of_namespaces in _in_parts(list(self._storage.changed()), ENCODED_PER_TURN):
+            await self._topic.write(
+                [self._of_namespace(name, stored, time_ms) for name, stored in of_namespaces], time_ms
+            )
+            self.written += len(of_namespaces)
+            for _, stored in of_namespaces:
+                stored.recorded = stored.bytes, stored.byte_hours
 
     # -- records
 
@@ -416,15 +459,14 @@ class UsageRecords:
             dispatched_messages=totals.messages_out,
             dispatched_bytes=totals.bytes_out,
             publish_limited_times=totals.limited_times,
-            published_chunks=totals.chunks_in if scope != "group" else None,
+            published_chunks=totals.chunks_in if scope in {"topic", "broker"} else None,
             **more,
         )
         self._sequence += 1
         return USAGE.encode(record)
 
     def _of_topic(self, count: TopicCount, sample: Sample, time_ms: int) -> bytes:
-        _, _, path = count.text.partition("://")
-        tenant, namespace, _ = path.split("/", 2)
+        namespace = _namespace_of(count.text)
         groups = getattr(count.topic, "resource_groups", None)
         if groups is not None:
             count.groups = tuple(group.name for group in groups)
@@ -433,12 +475,36 @@ class UsageRecords:
             time_ms,
             count.since_ms,
             sample.totals,
-            tenant=tenant,
-            namespace=f"{tenant}/{namespace}",
+            tenant=namespace.split("/")[0],
+            namespace=namespace,
             topic=count.text,
             resource_groups=count.groups,
             ledger_id=count.ledger_id,
             last_entry_id=sample.last_entry_id if count.ledger_id >= 0 else -1,
+        )
+
+    def _of_client(self, who: Principal, count: ClientCount, time_ms: int) -> bytes:
+        totals = Totals(count.messages_in, count.bytes_in, count.messages_out, count.bytes_out)
+        return self._encoded(
+            "principal",
+            time_ms,
+            count.since_ms,
+            totals,
+            **who._asdict(),
+            connections=count.connections,
+            connected_ms=count.connected_ms,
+        )
+
+    def _of_namespace(self, namespace: str, stored: Stored, time_ms: int) -> bytes:
+        return self._encoded(
+            "namespace",
+            time_ms,
+            stored.since_ms,
+            NOTHING,
+            tenant=namespace.split("/", maxsplit=1)[0],
+            namespace=namespace,
+            stored_bytes=stored.bytes,
+            stored_byte_hours=stored.byte_hours,
         )
 
     def _of_groups(self, time_ms: int) -> Iterator[bytes]:
@@ -447,6 +513,10 @@ class UsageRecords:
 
     def _of_broker(self, time_ms: int) -> bytes:
         return self._encoded("broker", time_ms, self._state.total_since_ms, self._state.total)
+
+
+def _namespace_of(topic: str) -> str:
+    return "/".join(topic.partition("://")[2].split("/", 2)[:2])
 
 
 def _stored(count: TopicCount, sample: Sample, future: asyncio.Future[None]) -> None:

@@ -13,10 +13,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.accounting.totals import NOTHING, Totals
+from penstock.broker.records.client_usage import ClientTopic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from penstock.broker.publishing.ports import ClientCounts
     from penstock.storage.catalog_rows import Document
 
 # The one member of a stored document: numbers in one text, because all of them are held in memory.
@@ -52,10 +54,11 @@ class StoredCount(NamedTuple):
         return cls(cycle, broker, since_ms, last_entry_id, Totals(*totals[:size]), Totals(*totals[size:]))
 
 
-class CountedTopic(Protocol):
+class CountedTopic(ClientTopic, Protocol):
     """A loaded topic, as it is counted."""
 
     counted_before: int
+    clients: ClientCounts | None
 
     @property
     def text(self) -> str: ...
@@ -63,6 +66,8 @@ class CountedTopic(Protocol):
     def persistent(self) -> bool: ...
     @property
     def ledger_id(self) -> int: ...
+    @property
+    def first_entry_id(self) -> int: ...
     @property
     def next_entry_id(self) -> int: ...
     @property

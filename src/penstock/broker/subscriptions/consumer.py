@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.accounting.totals import NOT_SEEN
 from penstock.broker.subscriptions.entry_counts import EntryCounts
 from penstock.broker.subscriptions.key_shared import AUTO_SPLIT
 
@@ -49,6 +50,7 @@ class Consumer:
         "priority_level",
         "read_position_when_joining",
         "reads_compacted",
+        "seen",
         "session",
         "subscription",
         "takes_any_schema",
@@ -92,6 +94,7 @@ class Consumer:
         self.messages_out = 0
         self.entries_out = 0
         self.bytes_out = 0
+        self.seen = NOT_SEEN  # by usage records
         self.messages_redelivered = 0
         self.acks = 0  # in messages; in Exclusive and Failover subscriptions in entries
         self.last_flow_ms = 0

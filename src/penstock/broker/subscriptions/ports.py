@@ -192,6 +192,13 @@ class UnackedBounds(Protocol):
     def max_unacked_per_subscription(self) -> int: ...
 
 
+class ConsumerCounts(Protocol):
+    """Counts what consumers use."""
+
+    def consumer_left(self, topic: str, subscription: str, consumer: Consumer) -> None:
+        """A consumer was detached; its counters do not change any more."""
+
+
 class SubscribedTopic(Protocol):
     """A topic, as used by its subscriptions."""
 
@@ -227,6 +234,9 @@ class SubscribedTopic(Protocol):
     def delays(self) -> bool: ...
     @property
     def delayed(self) -> DelayedMessages | None: ...
+
+    @property
+    def clients(self) -> ConsumerCounts | None: ...  # None: nobody counts
 
     first_entry_id: int
 

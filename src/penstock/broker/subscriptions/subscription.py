@@ -218,6 +218,8 @@ class Subscription(SubscriptionState):
         assert self.dispatcher is not None
         self.consumers.remove(consumer)
         self.dispatcher.leave(consumer)
+        if self.topic.clients is not None:
+            self.topic.clients.consumer_left(self.topic.text, self.name, consumer)
         if not self.consumers:
             self.dispatcher.close()
             self.dispatcher = None

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.broker.policies.policy_table import EffectivePolicies
     from penstock.broker.publishing.deduplication import Deduplication, TopicDeduplication
     from penstock.broker.publishing.limiters import DispatchRate
+    from penstock.broker.publishing.ports import ClientCounts
     from penstock.broker.publishing.producer import Producer
     from penstock.broker.publishing.rates import Rates
     from penstock.broker.publishing.transaction_entries import TransactionEntries
@@ -90,6 +91,7 @@ class Topic:
         "bytes_in",
         "bytes_out_before",
         "chunks_in",
+        "clients",
         "closed",
         "coming",
         "compacted",
@@ -150,6 +152,7 @@ class Topic:
         self.unneeded_before = 0
         # Entries from here on are not in the stored counters of usage yet: after a crash they must be there.
         self.counted_before = NOT_COUNTED
+        self.clients: ClientCounts | None = None  # None: usage is not recorded
         self.last_entry_id: int = last_entry_id
         self.next_entry_id = last_entry_id + 1
         # An entry id, and the index of the last message in it, for GET_LAST_MESSAGE_ID.

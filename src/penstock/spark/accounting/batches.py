@@ -18,8 +18,10 @@ from penstock.accounting.tables import (
     CLOSED_MINUTES,
     DECISIONS,
     GROUP_USAGE,
+    PRINCIPAL_USAGE,
     REFUSED_RECORDS,
     SCHEMA_VERSION,
+    STORAGE_USAGE,
     TOPIC_USAGE,
 )
 from penstock.accounting.versions import with_version
@@ -38,6 +40,13 @@ if TYPE_CHECKING:
 Rows = Any  # pyarrow.Table; pyarrow has no types
 
 USAGE: Final = "usage"
+TABLES_OF_SCOPES: Final[Mapping[Table, str]] = {
+    TOPIC_USAGE: "topic",
+    GROUP_USAGE: "group",
+    PRINCIPAL_USAGE: "principal",
+    STORAGE_USAGE: "namespace",
+    BROKER_USAGE: "broker",
+}
 GOVERNANCE: Final = "governance"
 
 
@@ -56,7 +65,7 @@ class Batches:
         kinds = {kind: found.filter(pc.equal(found["kind"], kind)) for kind in ("used", "series", "heard", "refused")}
         progress, closed = advance(state.progress, _heard(kinds["heard"]), absent_after_ms=self._absent_after_ms)
         used = _with_late(kinds["used"], state.progress.closed_ms)
-        for table, scope in ((TOPIC_USAGE, "topic"), (GROUP_USAGE, "group"), (BROKER_USAGE, "broker")):
+        for table, scope in TABLES_OF_SCOPES.items():
             rows = used.filter(pc.equal(used["scope"], scope))
             if scope == "group":
                 rows = rows.append_column("resource_group", rows["name"])
@@ -89,6 +98,8 @@ class Batches:
             array = rows[one.name if one.name in rows.column_names else columns[one.name]]
             if pa.types.is_timestamp(one.type) and pa.types.is_int64(array.type):
                 array = array.cast(pa.timestamp("ms", tz="UTC"))
+            if pa.types.is_string(one.type) and not one.nullable:
+                array = pc.fill_null(array, "")  # a name that the record's version does not have
             arrays.append(array.cast(one.type))
         made = pa.table(arrays, schema=schema)
         self._store.append(table, by_day(table, made, at), self._kind, batch)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window
 
-from penstock.accounting.prices import PRICED
+from penstock.accounting.prices import USED
 from penstock.accounting.tables import (
     DAY,
     DECISIONS,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from penstock.spark.accounting.directory import Directory
     from penstock.spark.accounting.store import Store
 
-COUNTERS: Final = PRICED
+COUNTERS: Final = USED
 SECONDS_PER_MINUTE: Final = 60.0
 # A topic that used this part of what its limited group published is a noisy neighbour.
 NOISY_PART: Final = 0.25

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.accounting.prices import PRICED
+from penstock.accounting.prices import USED
 from penstock.accounting.tables import (
     DECISIONS,
     GROUP_USAGE,
@@ -153,7 +153,7 @@ def quota_fit(groups: Rows) -> Rows:
     waits = ("publish_limited_ms", "dispatch_limited_ms")
     quotas = [f"quota_{kind}" for kind in KINDS]
     minutes = groups.group_by(["minute", "resource_group"]).aggregate(
-        [*((name, "sum") for name in (*PRICED, *waits)), *((name, "max") for name in quotas)]
+        [*((name, "sum") for name in (*USED, *waits)), *((name, "max") for name in quotas)]
     )
     by_group: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in minutes.sort_by("minute").to_pylist():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from penstock.accounting.differences import COUNTERS, OPTIONAL, ZERO, Reading, fault_of, follow, increased
+from penstock.accounting.differences import COUNTERS, OPTIONAL, ZERO, Reading, fault_of, follow, increased, name_of
 from penstock.accounting.tables import RECORDED
 from penstock.accounting.versions import with_version
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.accounting.differences import Counters
 
-NAMES: Final = ("tenant", "namespace", "topic")
+NAMES: Final = ("tenant", "namespace", "topic", "role", "subscription")
 # Of a series of counters.
 SERIES: Final = ("broker", "scope", "name", "since_ms")
 
@@ -136,13 +136,13 @@ def _readings(records: Any) -> tuple[dict[Reading, int], list[dict[str, Any]]]: 
     """Return the good records, once each, with their places, and rows that say what is wrong with the others."""
     good: dict[Reading, int] = {}
     refused: dict[tuple[str, str], list[int]] = {}
-    of_topic = ("broker", "epoch", "sequence", "from_ms", "time_ms", "scope", "topic", "resource_groups")
-    rows = _rows(records, (*of_topic, "counters_since_ms", *COUNTERS, "broken", "__topic", "published_ms", "version"))
+    about = ("broker", "epoch", "sequence", "from_ms", "time_ms", "scope", "counters_since_ms")
+    named = ("topic", "resource_groups", "namespace", "role", "subscription")
+    rows = _rows(records, (*about, *named, *COUNTERS, "broken", "__topic", "published_ms", "version"))
     for place, row in enumerate(rows):
-        broker, epoch, sequence, from_ms, time_ms, scope, name, groups, since_ms = row[:9]
-        if scope != "topic":
-            name = (groups or ("",))[0] if scope == "group" else ""
-        counted, (broken, topic, published_ms, version) = row[9 : 9 + len(COUNTERS)], row[9 + len(COUNTERS) :]
+        broker, epoch, sequence, from_ms, time_ms, scope, since_ms = row[:7]
+        name: Any = name_of(scope, *row[7:12])
+        counted, (broken, topic, published_ms, version) = row[12 : 12 + len(COUNTERS)], row[12 + len(COUNTERS) :]
         counters = (*counted[: -len(OPTIONAL)], *(one or 0 for one in counted[-len(OPTIONAL) :]))
         one = Reading(broker, epoch, sequence, from_ms, time_ms, scope, name, since_ms, counters)
         fault = _BROKEN if broken else fault_of(one)

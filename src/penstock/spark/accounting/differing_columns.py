@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.accounting.differences import (
+    BETWEEN,
     CLOSE_MS,
     COUNTER_MAX,
     COUNTERS,
@@ -108,15 +109,23 @@ def find(records: Rows, before: Rows) -> Rows:
 
 
 def _names(records: Rows) -> Any:  # noqa: ANN401
-    """The topic, the first group or nothing, by scope."""
+    """The same as `differences.name_of`."""
     groups = records["resource_groups"].combine_chunks()
     if isinstance(groups, pa.ChunkedArray):
         groups = pa.concat_arrays(groups.chunks)
     has_any = pc.fill_null(pc.greater(pc.list_value_length(groups), 0), False)
     first = groups.values.take(pc.if_else(has_any, groups.offsets[: len(groups)], pa.scalar(None, pa.int32())))
-    scope = records["scope"]
-    of_group = pc.if_else(pc.equal(scope, "group"), pc.fill_null(first, ""), "")
-    return pc.if_else(pc.fill_null(pc.equal(scope, "topic"), False), records["topic"], pc.fill_null(of_group, ""))
+    namespace, role, subscription = (pc.fill_null(records[one], "") for one in ("namespace", "role", "subscription"))
+    names = {
+        "topic": records["topic"],
+        "group": pc.fill_null(first, ""),
+        "principal": pc.binary_join_element_wise(namespace, role, subscription, BETWEEN),
+        "namespace": namespace,
+    }
+    found = ""
+    for scope, name in names.items():
+        found = pc.if_else(pc.fill_null(pc.equal(records["scope"], scope), False), name, found)
+    return found
 
 
 def _numbers(keys: Rows) -> Ints:

@@ -15,19 +15,31 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 
-from penstock.accounting.prices import PRICED
-from penstock.accounting.tables import BASE, COSTS, DECISIONS, EPISODES, NAMESPACE_USAGE, SCHEMA_VERSION
+from penstock.accounting.prices import PRICED, PRICED_OF_ROLES, UNPRICED_AT_WILL, USED
+from penstock.accounting.tables import (
+    BASE,
+    COSTS,
+    DECISIONS,
+    EPISODES,
+    NAMESPACE_USAGE,
+    PRINCIPAL_COSTS,
+    PRINCIPAL_USAGE,
+    SCHEMA_VERSION,
+    STORAGE_USAGE,
+)
 from penstock.core.errors import ConfigurationError
 from penstock.spark.accounting.batch_state import STATE, check_writer
 from penstock.spark.accounting.schemas import arrow_schema, fitted
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from penstock.accounting.prices import PriceList
     from penstock.accounting.tables import Table
     from penstock.spark.accounting.store import Store
 
+
+Rows = Any  # pyarrow.Table; pyarrow has no types
 
 _NOTE: Final = f"{STATE}/derived.json"
 
@@ -45,35 +57,44 @@ class Deriving(Protocol):
         """Make one file of a day's many small ones."""
 
 
-def costs(namespaces: Any, prices: PriceList, *, strict: bool) -> list[dict[str, Any]]:  # noqa: ANN401
-    """Return rows of the table `costs` for a day of `namespace_usage`, an Arrow table.
+def costs(used: Rows, names: Sequence[str], prices: PriceList, *, strict: bool) -> list[dict[str, Any]]:
+    """Return rows of the table `costs` or `principal_costs` for a day.
+
+    Args:
+        used: columns of these names and of priced counters, for the same names perhaps several rows.
+        names: `tenant` and `namespace`, perhaps `role`.
+        prices: the price list.
+        strict: whether a hole in it is an error.
 
     Raises:
         ConfigurationError: there is a hole in the price list, and `strict`.
     """
-    sums = namespaces.group_by(["tenant", "namespace"]).aggregate([(name, "sum") for name in PRICED])
+    counters = [name for name in used.column_names if name in PRICED]
+    sums = used.group_by(list(names)).aggregate([(name, "sum") for name in counters])
     rows = []
-    for used in sums.sort_by("namespace").to_pylist():
-        for counter in PRICED:
-            amount = used[f"{counter}_sum"]
+    for row in sums.sort_by([(name, "ascending") for name in names[1:]]).to_pylist():
+        for counter in counters:
+            amount = row[f"{counter}_sum"]
             if not amount:
                 continue
-            price = prices.price(counter, used["tenant"], used["namespace"])
+            price = prices.price(counter, row["tenant"], row["namespace"])
+            if price is None and counter in UNPRICED_AT_WILL:
+                continue
             if price is None and strict:
                 raise ConfigurationError(
-                    f"the price list has no price of {counter} for {used['namespace']}, which used {amount:,}"
+                    f"the price list has no price of {counter} for {row['namespace']}, which used {amount:,}"
                 )
             rows.append(
                 {
-                    "tenant": used["tenant"],
-                    "namespace": used["namespace"],
+                    **{name: row[name] for name in names},
                     "counter": counter,
                     "amount": amount,
                     "price": price.price if price else None,
                     "per": price.per if price else None,
-                    "cost": prices.cost(counter, amount, used["tenant"], used["namespace"]),
+                    "cost": prices.cost(counter, amount, row["tenant"], row["namespace"]),
                     "currency": prices.currency,
                     "unpriced": price is None,
+                    "version": SCHEMA_VERSION,
                 }
             )
     return rows
@@ -107,9 +128,17 @@ def refresh(
 def _derive(deriving: Deriving, store: Store, day: str, prices: PriceList | None, *, strict: bool) -> None:
     made = {table: fitted(table, rows) for table, rows in deriving.usage(day).items()}
     if prices is not None:
-        priced = costs(made[NAMESPACE_USAGE], prices, strict=strict)
-        rows = [{**row, "version": SCHEMA_VERSION} for row in priced]
-        made[COSTS] = pa.Table.from_pylist(rows, schema=arrow_schema(COSTS))
+        names = ("tenant", "namespace")
+        namespaces = made[NAMESPACE_USAGE].select([*names, *USED])
+        stored = store.rows(STORAGE_USAGE, [day], [*names, "stored_byte_hours"])
+        together = pa.concat_tables([namespaces, stored], promote_options="default")
+        of_roles = store.rows(PRINCIPAL_USAGE, [day], [*names, "role", *PRICED_OF_ROLES])
+        priced = {
+            COSTS: costs(together, names, prices, strict=strict),
+            # A hole is an error of the first table already.
+            PRINCIPAL_COSTS: costs(of_roles, (*names, "role"), prices, strict=False),
+        }
+        made |= {table: pa.Table.from_pylist(rows, schema=arrow_schema(table)) for table, rows in priced.items()}
     for table, rows in made.items():
         store.replace(table, day, rows)
     # An episode belongs to the day on which it began; later records of it are of that day and the next one.

@@ -19,6 +19,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.accounting.closing import ABSENT_AFTER_MS
+from penstock.accounting.differences import BETWEEN
 from penstock.accounting.records import DecisionRecord, UsageRecord, meanings_of
 from penstock.spark.accounting.batch_state import BatchState, alone, counts_of, highest
 from penstock.spark.accounting.batches import GOVERNANCE, USAGE, Batches
@@ -169,10 +170,8 @@ class Query:
         # Executors need not reach the directory, and it may be one of this machine.
         before = spark.createDataFrame(highest(self._batches.state.highest()), from_arrow_schema(SERIES_SCHEMA))
         parts = int(spark.conf.get("spark.sql.shuffle.partitions") or 2)
-        first_group = f.element_at(f.col("resource_groups"), 1)
-        named = f.when(f.col("scope") == "topic", f.col("topic")).when(f.col("scope") == "group", first_group)
         given = records.select(
-            _part(parts, f.col("broker"), f.col("scope"), named, f.col("counters_since_ms")),
+            _part(parts, f.col("broker"), f.col("scope"), _name(), f.col("counters_since_ms")),
             *FIELDS,
             "__topic",
             f.unix_millis("__publishTime").alias("published_ms"),
@@ -189,6 +188,14 @@ def _with_all_fields(records: DataFrame, kind: str) -> DataFrame:
     """Add the fields that records of an earlier version do not have; they are null."""
     missing = {name: _MEANINGS[kind][name].type.rstrip("?") for name in READ[kind] if name not in records.columns}
     return records.withColumns({name: f.lit(None).cast(_TYPES.get(kind, kind)) for name, kind in missing.items()})
+
+
+def _name() -> Column:
+    """The same as `differences.name_of`."""
+    between = [f.coalesce(f.col(name), f.lit("")) for name in ("namespace", "role", "subscription")]
+    scope = f.col("scope")
+    named = f.when(scope == "topic", f.col("topic")).when(scope == "group", f.element_at("resource_groups", 1))
+    return named.when(scope == "principal", f.concat_ws(BETWEEN, *between)).when(scope == "namespace", between[0])
 
 
 def _part(parts: int, broker: Column, scope: Column, name: Column, since_ms: Column) -> Column:
