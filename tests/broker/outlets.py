@@ -222,6 +222,7 @@ class Topic:
     compacted: None = None
     delays: bool = False
     delayed: DelayedMessages | None = None
+    clients: None = None
 
     def __post_init__(self) -> None:
         self.text = str(self.name)
