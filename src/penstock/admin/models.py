@@ -157,6 +157,29 @@ class ResourceGroup(Model):
     dispatch_bytes: Long | None = _rate("dispatchRateInBytes", "DispatchRateInbytes")
 
 
+class ObservedClass(Model):
+    """What one broker's share of an observed quota would have done, since it is observed.
+
+    `limitedMs`: for how long something would have waited; `limitedInForceMs`: for how long something did, for the
+    quota in force. Shares per second; -1: no limit.
+    """
+
+    share_messages: float = Field(alias="shareInMsgs")
+    share_bytes: float = Field(alias="shareInBytes")
+    observed_ms: Long = Field(alias="observedMs")
+    limited_ms: Long = Field(alias="limitedMs")
+    limited_in_force_ms: Long = Field(alias="limitedInForceMs")
+    arrived_messages: Long = Field(alias="arrivedMessages")
+    arrived_bytes: Long = Field(alias="arrivedBytes")
+
+
+class ObservedQuota(Model):
+    """What an observed quota of a resource group would have done on one broker; null: not observed."""
+
+    publish: ObservedClass | None = None
+    dispatch: ObservedClass | None = None
+
+
 class ResourceGroupOfSeed(Model):
     """The same with the names of PIP-82."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.accounting.prices import PriceList
     from penstock.spark.accounting.in_process import ArrowAccounting
     from penstock.spark.accounting.records_source import Source
+    from penstock.spark.accounting.shadow import Measured
     from penstock.spark.accounting.stream import Accounting
     from penstock.spark.accounting.whatif import Change
 
@@ -101,7 +103,19 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], n
     )
     whatif.add_argument("--day", action="append", default=[], metavar="DAY", help="only this day: 2026-11-23")
     whatif.add_argument("--apply", action="store_true", help="set the quotas, or the recommended ones")
-    whatif.add_argument("--admin-url", metavar="URL", help="the admin port, for --apply: http://HOST:8080")
+    whatif.add_argument(
+        "--shadow",
+        type=int,
+        metavar="MINUTES",
+        help="let the brokers observe these quotas for so long, beside those in force, and compare",
+    )
+    whatif.add_argument(
+        "--admin-url",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="the admin port, for --apply and --shadow: http://HOST:8080; for --shadow once for each broker",
+    )
     whatif.add_argument(
         "--token-file", metavar="FILE", help="a file with the token of an admin (default: the variable PENSTOCK_TOKEN)"
     )
@@ -230,8 +244,11 @@ def _source(arguments: argparse.Namespace) -> Source:
 
 
 def _whatif(arguments: argparse.Namespace) -> int:
-    if arguments.apply and arguments.admin_url is None:
-        raise ConfigurationError("--apply needs --admin-url")
+    for option in ("apply", "shadow"):
+        if getattr(arguments, option) and not arguments.admin_url:
+            raise ConfigurationError(f"--{option} needs --admin-url")
+    if arguments.shadow is not None and arguments.shadow < 1:
+        raise ConfigurationError(f"--shadow {arguments.shadow}: want 1 minute or more")
     if arguments.recommend is not None and not 0 < arguments.recommend <= 1:
         raise ConfigurationError(f"--recommend {arguments.recommend}: want a part above 0, at most 1")
     changes, rows = _replayed(arguments)
@@ -239,14 +256,48 @@ def _whatif(arguments: argparse.Namespace) -> int:
     if unknown:
         raise ConfigurationError(f"no usage of {', '.join(sorted(unknown))} was recorded, or it had no quota")
     print("\n".join(_table(rows)))
+    if arguments.shadow:
+        rows = _shadowed(arguments, rows)
     if arguments.apply:
-        from penstock.cli.contexts import Target
         from penstock.spark.accounting.whatif import apply
 
-        token = Target(token_file=arguments.token_file or "", takes_variable=True).token()
-        done = apply(arguments.admin_url, rows, token=token or None)
+        done = apply(arguments.admin_url[0], rows, token=_token(arguments))
         print("\n".join(f"set {line}" for line in done) or "no quota is to be changed")
     return 0
+
+
+def _token(arguments: argparse.Namespace) -> str | None:
+    from penstock.cli.contexts import Target
+
+    return Target(token_file=arguments.token_file or "", takes_variable=True).token() or None
+
+
+def _shadowed(arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Let brokers observe the quotas; return the rows of groups of which they measured what was predicted."""
+    from penstock.spark.accounting.admin_calls import Admin
+    from penstock.spark.accounting.shadow import observe
+
+    token = _token(arguments)
+    admins = [Admin(url, token) for url in arguments.admin_url]
+    found = observe(admins, rows, arguments.shadow, target=arguments.recommend, wait=threading.Event().wait)
+    print("\n".join(_compared(found)) if found else "no quota is to be observed")
+    wrong = {one.resource_group for one in found if not one.is_as_predicted}
+    for group in sorted(wrong):
+        print(f"{group}: limited in more minutes than was predicted" + (", not set" if arguments.apply else ""))
+    return [row for row in rows if row["resource_group"] not in wrong]
+
+
+def _compared(found: Sequence[Measured]) -> Iterator[str]:
+    heads = ("predicted", "measured", "waited", "in force")
+    yield f"{'observed group':<30} {'of':<17} " + " ".join(f"{head:>13}" for head in heads)
+    for one in found:
+        cells = (
+            f"<= {one.limited_part:.1%}",
+            f"{one.limited_minutes}/{one.minutes} min",
+            f"{one.limited_ms / 1_000:,.1f} s",
+            f"{one.in_force_minutes}/{one.minutes} min",
+        )
+        yield f"{one.resource_group:<30} {one.name:<17} " + " ".join(f"{cell:>13}" for cell in cells)
 
 
 def _replayed(arguments: argparse.Namespace) -> tuple[Mapping[str, Change], list[dict[str, Any]]]:

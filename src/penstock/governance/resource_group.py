@@ -20,11 +20,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from penstock.core.units import NS_PER_MS, NS_PER_S
 from penstock.governance.buckets import TokenBucket
 from penstock.governance.needed_rate import NeededRate
+
+if TYPE_CHECKING:
+    from penstock.governance.observed_rate import ObservedRate
 
 # A group that was idle may send this much at once. A burst of a second, as Pulsar's, exceeds the quota by its whole
 # size in the second in which several brokers use theirs.
@@ -107,6 +110,7 @@ class ClassLimiter:
 
     Attributes:
         needed: measures which share would have been enough; None: nobody asks.
+        observed: counts what another share would have done; None: nobody asks.
     """
 
     __slots__ = (
@@ -120,6 +124,7 @@ class ClassLimiter:
         "held",
         "messages_passed",
         "needed",
+        "observed",
         "share",
     )
 
@@ -138,12 +143,13 @@ class ClassLimiter:
         self._waits_since_ns: int | None = None
         self._limited_ns = 0  # of completed waits
         self.needed: Needed | None = None
+        self.observed: ObservedRate | None = None
 
     def charge(self, messages: int, nbytes: int, now_ns: int, entries: int = 1) -> None:
         """Charge and count a run of so many entries that passed, whatever the balance is."""
         self.messages_passed += messages
         self.bytes_passed += nbytes
-        if self.needed is not None:
+        if self.needed is not None or self.observed is not None:
             self.arrived(entries, now_ns)
         self.consume(messages, nbytes, now_ns)
 
@@ -240,6 +246,13 @@ class ClassLimiter:
         if self.needed is not None:
             self.needed.messages.arrived(self.messages_passed + self.held.messages, entries, now_ns)
             self.needed.bytes.arrived(self.bytes_passed + self.held.bytes, entries, now_ns)
+        if self.observed is not None:
+            self.observed.saw(self.seen, entries, now_ns)
+
+    @property
+    def seen(self) -> Amount:
+        """What has arrived: passed, or waits."""
+        return self.held.plus(self.messages_passed, self.bytes_passed)
 
     @property
     def waits_since_ns(self) -> int | None:
@@ -259,6 +272,8 @@ class ClassLimiter:
             if self.needed is not None:
                 self.needed.messages.settled(self.messages_passed)
                 self.needed.bytes.settled(self.bytes_passed)
+            if self.observed is not None:
+                self.observed.settled(Amount(self.messages_passed, self.bytes_passed))
 
     def limited_ns(self, now_ns: int) -> int:
         """For how long something has been waiting, in all."""

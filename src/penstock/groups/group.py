@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.governance.resource_group import GroupLimiter, GroupRates
+from penstock.governance.observed_rate import ObservedRate
+from penstock.governance.resource_group import GroupLimiter, GroupRate, GroupRates
 from penstock.groups.group_dispatch import GroupDispatch
 from penstock.groups.group_publish import GroupPublish
 
@@ -31,9 +32,10 @@ class Group:
         publish: producers that wait.
         dispatch: subscriptions that wait.
         topics: how many topics in use it limits.
+        observed_quota: one that is only observed; None: nobody asks.
     """
 
-    __slots__ = ("dispatch", "limiter", "name", "publish", "quota", "stored", "topics")
+    __slots__ = ("dispatch", "limiter", "name", "observed_quota", "publish", "quota", "stored", "topics")
 
     def __init__(
         self,
@@ -48,6 +50,7 @@ class Group:
         self.stored = stored
         self.quota = quota
         self.topics = 0
+        self.observed_quota: GroupRates | None = None
         self.limiter = GroupLimiter(self.quota, clock.monotonic_ns())
         self.publish = GroupPublish(name, self.limiter.publish, clock, loop, by_usage)
         self.dispatch = GroupDispatch(name, self.limiter.dispatch, clock, loop)
@@ -56,13 +59,45 @@ class Group:
         """Change this broker's share; waiters that may pass now do."""
         if share != self.limiter.share:
             self.limiter.set_share(share, now_ns)
+            if self.observed_quota is not None:
+                self.observe(self.observed_quota, now_ns)
             self.publish.look_again()
             self.dispatch.look_again()
+
+    def observe(self, quota: GroupRates | None, now_ns: int) -> None:
+        """Count from now on what another quota would do, beside the one in force; None: no more.
+
+        This member's part of it is its part of the quota in force, kind by kind, and all of it without one.
+        """
+        self.observed_quota = quota
+        for limiter, in_force, other in (
+            (self.limiter.publish, self.quota.publish, None if quota is None else quota.publish),
+            (self.limiter.dispatch, self.quota.dispatch, None if quota is None else quota.dispatch),
+        ):
+            if other is None or not other.limited:
+                limiter.observed = None
+                continue
+            share = _part_of(other, in_force, limiter.share)
+            if limiter.observed is None:
+                limiter.observed = ObservedRate(share, limiter, now_ns)
+            else:
+                limiter.observed.set_share(share, now_ns)
 
     def borrow(self, kind: int, amount: int, now_ns: int) -> None:
         """Take what another member did not use (`GroupLimiter.borrow`); waiters that may pass now do."""
         self.limiter.borrow(kind, amount, now_ns)
         (self.publish, self.dispatch)[kind // 2].look_again()
+
+
+def _part_of(other: GroupRate, in_force: GroupRate, share: GroupRate) -> GroupRate:
+    """The same part of another quota as the share is of the one in force."""
+    return GroupRate(
+        _scaled(other.messages, in_force.messages, share.messages), _scaled(other.bytes, in_force.bytes, share.bytes)
+    )
+
+
+def _scaled(rate: float | None, quota: float | None, part: float | None) -> float | None:
+    return rate if rate is None or not quota or part is None else rate * min(1.0, part / quota)
 
 
 class Sharing(Protocol):

@@ -124,6 +124,7 @@ class HeldProducer:
         if self.producer.waits is not None:
             self.producer.waits.of = line
         self._tell_meter(self.amount.messages, self.amount.bytes)
+        line.limiter.arrived(self.rows, self.of.now_ns())
         line.add(self)
 
     def leave(self) -> None:

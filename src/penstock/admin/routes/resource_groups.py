@@ -15,7 +15,7 @@ from fastapi import APIRouter
 from fastapi.responses import Response  # noqa: TC002 -- FastAPI reads annotations
 
 from penstock.admin.gateway import Ask
-from penstock.admin.models import ResourceGroup, ResourceGroupOfSeed
+from penstock.admin.models import ObservedQuota, ResourceGroup, ResourceGroupOfSeed
 from penstock.admin.routes.policies import TEXT, text_or_nothing
 from penstock.admin.routing import NAMESPACE, NO_CONTENT, Namespace
 
@@ -64,6 +64,22 @@ def _add_groups(router: APIRouter, ask: Ask, needs: Needs) -> None:
         """Create a resource group, or change the rates that the body has; -1: no limit."""
         given = rates.model_dump(by_alias=True)
         await ask(lambda broker: broker.resource_groups.put(group, given))
+
+    @router.put(f"{GROUPS}/{{group}}/observed", **common, **NO_CONTENT)
+    async def observe_quota(group: str, rates: ResourceGroup) -> None:
+        """Count on this broker what a quota would do, beside the one in force; nobody is slowed by it."""
+        given = rates.model_dump(by_alias=True)
+        await ask(lambda broker: broker.resource_groups.observe(group, given))
+
+    @router.get(f"{GROUPS}/{{group}}/observed", **common)
+    async def get_observed_quota(group: str) -> ObservedQuota:
+        """Return what the observed quota would have done on this broker."""
+        return ObservedQuota.model_validate(await ask(lambda broker: broker.resource_groups.observed(group)))
+
+    @router.delete(f"{GROUPS}/{{group}}/observed", **common, **NO_CONTENT)
+    async def end_observed_quota(group: str) -> None:
+        """End to observe a quota on this broker."""
+        await ask(lambda broker: broker.resource_groups.observe_no_more(group))
 
     @router.delete(f"{GROUPS}/{{group}}", **common, **NO_CONTENT)
     @router.delete(f"{GROUPS_OF_SEED}/{{group}}", **common, **{**NO_CONTENT, "status_code": HTTPStatus.OK})

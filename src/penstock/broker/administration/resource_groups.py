@@ -9,7 +9,7 @@ change is in force when its request is answered.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from penstock.broker.administration.entities import check_name
 from penstock.broker.policies.group_quotas import (
@@ -18,9 +18,11 @@ from penstock.broker.policies.group_quotas import (
     OF_TENANT,
     RESOURCE_GROUP,
     UNLIMITED,
+    rates_in,
     tenant_group,
 )
 from penstock.core.errors import ChangedMeanwhile, NotFound, PreconditionFailed
+from penstock.core.units import NS_PER_MS
 from penstock.storage.shared_view import NAMESPACES, TENANTS
 
 if TYPE_CHECKING:
@@ -29,7 +31,10 @@ if TYPE_CHECKING:
     from penstock.broker.changes import Changes, Submit
     from penstock.broker.policies.policies import PolicyService
     from penstock.broker.topics.namespace_resources import NamespaceResources
+    from penstock.core.clock import Clock
     from penstock.core.names import NamespaceName
+    from penstock.governance.resource_group import ClassLimiter
+    from penstock.groups.group import Group, GroupsInUse
     from penstock.storage.catalog import Catalog
 
 
@@ -37,12 +42,21 @@ class ResourceGroups:
     """Resource groups, stored as Pulsar's ResourceGroup: four rates per second; -1: no limit."""
 
     def __init__(
-        self, *, catalog: Catalog, changes: Changes, policies: PolicyService, resources: NamespaceResources
+        self,
+        *,
+        catalog: Catalog,
+        changes: Changes,
+        policies: PolicyService,
+        resources: NamespaceResources,
+        groups: GroupsInUse,
+        clock: Clock,
     ) -> None:
         self._catalog = catalog
         self._changes = changes
         self._policies = policies
         self._resources = resources
+        self._groups = groups
+        self._clock = clock
 
     def names(self) -> list[str]:
         """All names, in no order: there may be thousands, and to sort them is not the loop's work."""
@@ -58,12 +72,7 @@ class ResourceGroups:
     async def put(self, group: str, rates: Mapping[str, int | None]) -> None:
         """Create a group, or change those of its rates that are given. Raises PreconditionFailed."""
         check_name(group, "Resource group name is not valid")
-        given = {member: value for member in MEMBERS if (value := rates.get(member)) is not None}
-        for member, value in given.items():
-            if value < UNLIMITED or value == 0:
-                raise PreconditionFailed(
-                    f"{member} of resource group {group!r} must be 1 or more per second, or -1: no limit; got {value}"
-                )
+        given = _checked(group, rates)
 
         def put() -> Submit:
             # Merged with what is stored now: another administrator may have changed another rate.
@@ -73,6 +82,35 @@ class ResourceGroups:
 
         await self._changes.store_alone(put)
         self._policies.refresh_groups()
+
+    # -- quotas that are only observed
+
+    def observe(self, group: str, rates: Mapping[str, int | None]) -> None:
+        """Count on this broker what a quota would do, beside the one in force, until it restarts or is told to end.
+
+        Raises:
+            NotFound: no topic of this group is in use here.
+            PreconditionFailed: a rate is not possible, or none is a limit.
+        """
+        quota = rates_in(_checked(group, rates))
+        if not (quota.publish.limited or quota.dispatch.limited):
+            raise PreconditionFailed(f"nothing to observe for resource group {group!r}: want at least one rate")
+        self._in_use(group).observe(quota, self._clock.monotonic_ns())
+
+    def observed(self, group: str) -> dict[str, Observed | None]:
+        """What an observed quota has done, by class of traffic; None: not observed. Raises NotFound."""
+        limiter, now_ns = self._in_use(group).limiter, self._clock.monotonic_ns()
+        return {"publish": _observed(limiter.publish, now_ns), "dispatch": _observed(limiter.dispatch, now_ns)}
+
+    def observe_no_more(self, group: str) -> None:
+        """End to observe. Raises NotFound."""
+        self._in_use(group).observe(None, self._clock.monotonic_ns())
+
+    def _in_use(self, group: str) -> Group:
+        found = self._groups.in_use.get(group)
+        if found is None:
+            raise NotFound(f"no topic of resource group {group!r} is in use on this broker")
+        return found
 
     async def delete(self, group: str) -> None:
         """Delete a group. Raises NotFound; PreconditionFailed while a namespace or a tenant is attached."""
@@ -137,6 +175,44 @@ class ResourceGroups:
         """Raises PreconditionFailed if a group is named and does not exist."""
         if group is not None and group not in self._catalog.documents(RESOURCE_GROUP):
             raise PreconditionFailed(f"ResourceGroup does not exist: create {group!r} first")
+
+
+class Observed(TypedDict):
+    """What a quota would have done since it is observed; limits per second, -1: none."""
+
+    shareInMsgs: float
+    shareInBytes: float
+    observedMs: int
+    limitedMs: int
+    limitedInForceMs: int
+    arrivedMessages: int
+    arrivedBytes: int
+
+
+def _observed(limiter: ClassLimiter, now_ns: int) -> Observed | None:
+    one = limiter.observed
+    if one is None:
+        return None
+    return {
+        "shareInMsgs": UNLIMITED if one.share.messages is None else one.share.messages,
+        "shareInBytes": UNLIMITED if one.share.bytes is None else one.share.bytes,
+        "observedMs": (now_ns - one.since_ns) // NS_PER_MS,
+        "limitedMs": one.limited_ns(now_ns) // NS_PER_MS,
+        "limitedInForceMs": (limiter.limited_ns(now_ns) - one.limited_before_ns) // NS_PER_MS,
+        "arrivedMessages": one.arrived.messages,
+        "arrivedBytes": one.arrived.bytes,
+    }
+
+
+def _checked(group: str, rates: Mapping[str, int | None]) -> dict[str, int]:
+    """The rates that are given. Raises PreconditionFailed."""
+    given = {member: value for member in MEMBERS if (value := rates.get(member)) is not None}
+    for member, value in given.items():
+        if value < UNLIMITED or value == 0:
+            raise PreconditionFailed(
+                f"{member} of resource group {group!r} must be 1 or more per second, or -1: no limit; got {value}"
+            )
+    return given
 
 
 def _complete(stored: Mapping[str, int | None]) -> dict[str, int]:

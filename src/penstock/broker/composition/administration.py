@@ -46,7 +46,14 @@ def administration(broker: Broker, *, for_peers: bool = False) -> Administration
     placement = broker.placement
     finder = Finder(topics=topics, catalog=catalog, resources=resources, partitions=partitions, placement=placement)
     clusters = Clusters(catalog=catalog, changes=changes, limits=limits, addresses=broker.addresses)
-    groups = ResourceGroups(catalog=catalog, changes=changes, policies=broker.policies, resources=resources)
+    groups = ResourceGroups(
+        catalog=catalog,
+        changes=changes,
+        policies=broker.policies,
+        resources=resources,
+        groups=broker.groups,
+        clock=broker.clock,
+    )
     namespaces = Namespaces(
         catalog=catalog,
         changes=changes,

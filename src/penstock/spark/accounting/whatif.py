@@ -6,7 +6,6 @@ Where: `penstock spark whatif`, and programs: `whatif(groups, {"gold": Change(fa
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -15,9 +14,10 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.accounting.tables import KINDS, RECORDED
-from penstock.core.errors import ConfigurationError, PenstockError
+from penstock.core.errors import ConfigurationError
 from penstock.governance.allocation import Strategy
 from penstock.governance.quota_replay import MINUTE_MS, QuotaReplay, Used, quotas_of, recommend
+from penstock.spark.accounting.admin_calls import Admin, group_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -60,8 +60,6 @@ RESULT: Final = pa.schema(
         ("recommended_at_least", pa.bool_()),
     ]
 )
-_ANSWERED_OK: Final = 300
-_TIMEOUT_S: Final = 60
 _FACTOR: Final = re.compile(r"x([0-9.]+)")
 _SUFFIXES: Final = {"k": 10**3, "M": 10**6, "G": 10**9}
 
@@ -252,6 +250,20 @@ def _each(choose: Callable[[float, float], float], one: Quotas, other: Quotas) -
     return messages, nbytes
 
 
+def wanted_rates(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """Return the rates that are to be set, by group and member: the recommended ones, or those that were replayed.
+
+    Quotas that are as they were recorded are left out.
+    """
+    changed: dict[str, dict[str, int]] = {}
+    for row in rows:
+        quota = row["recommended"] if row["recommended"] is not None else row["quota"]
+        if quota != row["quota_recorded"]:
+            rate = -1 if quota is None else max(1, round(quota))
+            changed.setdefault(row["resource_group"], {})[RATES[row["kind"]]] = rate
+    return changed
+
+
 def apply(admin_url: str, rows: Sequence[Mapping[str, Any]], *, token: str | None = None) -> list[str]:
     """Set quotas of groups through the admin API: the recommended ones, or those that were replayed.
 
@@ -261,33 +273,9 @@ def apply(admin_url: str, rows: Sequence[Mapping[str, Any]], *, token: str | Non
     Raises:
         PenstockError: the broker did not answer, or refused.
     """
-    import http.client  # noqa: PLC0415 - only if something is applied
-    from urllib.parse import quote, urlsplit  # noqa: PLC0415
-
-    changed: dict[str, dict[str, int]] = {}
-    for row in rows:
-        quota = row["recommended"] if row["recommended"] is not None else row["quota"]
-        if quota != row["quota_recorded"]:
-            rate = -1 if quota is None else max(1, round(quota))
-            changed.setdefault(row["resource_group"], {})[RATES[row["kind"]]] = rate
-    parts = urlsplit(admin_url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ConfigurationError(f"--admin-url {admin_url!r} is not a URL: want http://HOST:PORT")
-    opener = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
+    admin = Admin(admin_url, token)
     said = []
-    for group, rates in changed.items():
-        connection = opener(parts.hostname, parts.port, timeout=_TIMEOUT_S)
-        try:
-            path = f"/admin/v2/resourcegroups/{quote(group, safe='')}"
-            connection.request("PUT", path, body=json.dumps(rates), headers=headers)
-            response = connection.getresponse()
-            text = response.read().decode(errors="replace")
-        except (OSError, http.client.HTTPException) as error:
-            raise PenstockError(f"the broker at {admin_url} does not answer: {error}") from error
-        finally:
-            connection.close()
-        if response.status >= _ANSWERED_OK:
-            raise PenstockError(f"quotas of {group} were not set (status {response.status}): {text[:200]}")
+    for group, rates in wanted_rates(rows).items():
+        admin.ask("PUT", group_path(group), rates)
         said.append(f"{group}: {', '.join(f'{name}={rate}' for name, rate in rates.items())}")
     return said
