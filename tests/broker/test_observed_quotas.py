@@ -46,9 +46,13 @@ async def test_an_observed_quota_that_is_in_force_counts_the_same_and_slows_nobo
 async def test_the_admin_observes_and_is_told_what_is_wrong(tmp_path: Path) -> None:
     async with running(tmp_path) as harness:
         admin = administration(harness.broker).resource_groups
-        with pytest.raises(NotFound, match="no topic of resource group 'gold' is in use on this broker"):
+        with pytest.raises(NotFound, match="ResourceGroup does not exist"):
             admin.observe("gold", {"publishRateInMsgs": 10})
         await grouped(harness)
+        with pytest.raises(NotFound, match="no topic of resource group 'gold' is in use on this broker"):
+            admin.observe("gold", {"publishRateInMsgs": 10})
+        assert admin.observed("gold") == {"publish": None, "dispatch": None}
+        admin.observe_no_more("gold")
         client = await Client.producing(harness.port)
         await client.published(b"hello")
         with pytest.raises(PreconditionFailed, match="nothing to observe for resource group 'gold'"):

@@ -127,7 +127,7 @@ def record(sequence: int, minute: int, scope: str = "topic", **given: object) ->
         "__topic": "persistent://pulsar/system/usage-partition-0",
         "published_ms": at + MINUTE_MS,
         "broken": False,
-        **dict.fromkeys(("tenant", "namespace", "topic"), ""),
+        **dict.fromkeys(("tenant", "namespace", "topic", "role", "subscription"), ""),
         **names,
         **given,
     }

@@ -95,22 +95,29 @@ class ResourceGroups:
         quota = rates_in(_checked(group, rates))
         if not (quota.publish.limited or quota.dispatch.limited):
             raise PreconditionFailed(f"nothing to observe for resource group {group!r}: want at least one rate")
-        self._in_use(group).observe(quota, self._clock.monotonic_ns())
+        found = self._in_use(group)
+        if found is None:
+            raise NotFound(f"no topic of resource group {group!r} is in use on this broker")
+        found.observe(quota, self._clock.monotonic_ns())
 
     def observed(self, group: str) -> dict[str, Observed | None]:
         """What an observed quota has done, by class of traffic; None: not observed. Raises NotFound."""
-        limiter, now_ns = self._in_use(group).limiter, self._clock.monotonic_ns()
+        found, now_ns = self._in_use(group), self._clock.monotonic_ns()
+        if found is None:
+            return {"publish": None, "dispatch": None}
+        limiter = found.limiter
         return {"publish": _observed(limiter.publish, now_ns), "dispatch": _observed(limiter.dispatch, now_ns)}
 
     def observe_no_more(self, group: str) -> None:
         """End to observe. Raises NotFound."""
-        self._in_use(group).observe(None, self._clock.monotonic_ns())
+        found = self._in_use(group)
+        if found is not None:
+            found.observe(None, self._clock.monotonic_ns())
 
-    def _in_use(self, group: str) -> Group:
-        found = self._groups.in_use.get(group)
-        if found is None:
-            raise NotFound(f"no topic of resource group {group!r} is in use on this broker")
-        return found
+    def _in_use(self, group: str) -> Group | None:
+        """The group; None: no topic of it is in use here. Raises NotFound."""
+        self.get(group)
+        return self._groups.in_use.get(group)
 
     async def delete(self, group: str) -> None:
         """Delete a group. Raises NotFound; PreconditionFailed while a namespace or a tenant is attached."""
