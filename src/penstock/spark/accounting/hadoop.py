@@ -2,7 +2,7 @@
 """Files at any URL that Spark's Hadoop drivers can write, for Arrow.
 
 Why through the driver's virtual machine: whoever runs Spark has configured drivers and credentials there, and they are
-right for s3a, hdfs, abfss and any other scheme. Files of some megabytes pass the gateway at 50 MB/s.
+right for s3a, hdfs, abfss and any other scheme.
 
 Where: `directory`, on the driver. Spark Connect has no virtual machine to ask.
 """
