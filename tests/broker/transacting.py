@@ -65,9 +65,14 @@ class TransactingPeer(Peer):
         *payloads: bytes,
         producer_id: int = 0,
         named: bool = True,
+        again: bool = False,
         metadata: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Send entries in a transaction; their entry ids. Not `named`: their metadata does not say which one."""
+        """Send entries in a transaction; their entry ids. Not `named`: their metadata does not say which one.
+
+        `again`: with the sequence id of the last one.
+        """
+        self._sequence -= again
         for payload in payloads:
             about = codec.MessageMetadata(
                 producer_name="p", sequence_id=self._sequence, publish_time=1, **dict(metadata or {})

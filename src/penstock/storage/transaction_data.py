@@ -73,10 +73,6 @@ class TransactionData:
         saves = [save for _, save in ended.cursors]
         self._submit(lambda db: transaction_rows.end(db, ended), done, lambda _: self._show_cursors(saves))
 
-    def forget_aborted(self, ledger_id: int, before: int, done: Done) -> None:
-        """Delete what is stored about aborted entries before this one."""
-        self._submit(lambda db: transaction_rows.forget_aborted(db, ledger_id, before), done)
-
     def load(self, ledger_id: int, take: Callable[[TopicTransactions], None], done: Done) -> None:
         """Pass to `take` what is stored about one topic, after all changes that were submitted before."""
         self._file.submit(Change(partial(_of_topic, ledger_id), take, done))

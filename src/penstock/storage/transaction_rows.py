@@ -75,6 +75,7 @@ class EndedTransaction(NamedTuple):
     aborted: Sequence[tuple[int, int, int]] = ()  # ledger, first and last entry
     cursors: Sequence[tuple[int, CursorSave]] = ()  # with their ledgers
     forget_below: int = 0  # numbers of transactions of this coordinator whose outcome is forgotten
+    trimmed: Sequence[tuple[int, int]] = ()  # ledgers whose entries before this one are not in the log any more
 
 
 class TopicTransactions(NamedTuple):
@@ -137,15 +138,11 @@ def end(db: apsw.Connection, ended: EndedTransaction) -> None:
         db.execute(f"delete from {table} where {_OF_TRANSACTION}", stored.id)  # noqa: S608 - our names
     rows = [sealed(*each) for each in ended.aborted]
     db.executemany("insert or replace into aborted_entries values (?, ?, ?, ?)", rows)
+    db.executemany("delete from aborted_entries where ledger_id = ? and last_entry < ?", ended.trimmed)
     save_cursors(db, ended.cursors)
     db.execute(_PUT, _transaction_row(stored))
     forgotten = (stored.id.coordinator, ended.forget_below, OPEN)
     db.execute("delete from transactions where coordinator = ? and number < ? and status != ?", forgotten)
-
-
-def forget_aborted(db: apsw.Connection, ledger_id: int, before: int) -> None:
-    """Delete what is stored about aborted entries before this one, which are not in the log any more."""
-    db.execute("delete from aborted_entries where ledger_id = ? and last_entry < ?", (ledger_id, before))
 
 
 def delete_of_subscription(db: apsw.Connection, ledger_id: int, subscription: str) -> None:

@@ -358,6 +358,7 @@ class Coordinator:
             () if commit else list(_entries(transaction, topics)),
             cursors,
             transaction.id.number - OUTCOMES_MAX,
+            [(topic.ledger_id, topic.first_entry_id) for topic in topics],
         )
         if transaction.parts:
             await self._changes.stored(partial(self._data.end, ended))
