@@ -22,6 +22,7 @@ from tests.broker.governed import configure
 from tests.broker.test_holds import disk_of, key_of, of_tenant, publish_until_held, published
 from tests.broker.test_resource_groups import attach, passes, put
 from tests.broker.throttled import Publisher, cycles, throttled
+from tests.broker.transacting import TransactingPeer
 from tests.net.harness import TOPIC, running, until
 
 if TYPE_CHECKING:
@@ -241,6 +242,16 @@ async def use_memory_of_clients_up(harness: Harness) -> None:
         await (await Peer.connected(harness)).produce()
 
 
+async def leave_a_transaction_open(harness: Harness) -> None:
+    await consuming(harness)
+    peer = await TransactingPeer.connected(harness)
+    assert isinstance(peer, TransactingPeer)
+    await peer.produce()
+    transaction = await peer.open()
+    await peer.add_topics(transaction)
+    await peer.send_in(transaction, b"x")
+
+
 @dataclass(frozen=True)
 class Staged:
     """How a broker comes to hold something, and what it is started with."""
@@ -263,6 +274,7 @@ STAGES: Final[Mapping[HoldKind, Staged]] = {
     HoldKind.COMMANDS: Staged(send_too_many_commands),
     HoldKind.NO_CONSUMER: Staged(have_no_consumer),
     HoldKind.RESETTING: Staged(be_reset),
+    HoldKind.TRANSACTION: Staged(leave_a_transaction_open, {"transactions": True}),
     HoldKind.FAILOVER_DELAY: Staged(change_the_active_consumer, {"failover_delay_s": 5.0}),
     HoldKind.UNREADABLE: Staged(fail_to_read),
     HoldKind.DISPATCH_RATE: Staged(exceed_a_dispatch_rate),

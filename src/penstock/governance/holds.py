@@ -73,6 +73,7 @@ class HoldKind(Enum):
     # Consumers.
     NO_CONSUMER = "no-consumer"
     RESETTING = "resetting"
+    TRANSACTION = "open-transaction"
     FAILOVER_DELAY = "failover-delay"
     UNREADABLE = "unreadable"
     DISPATCH_RATE = "dispatch-rate"

@@ -57,6 +57,9 @@ SENTENCES: Final[Mapping[HoldKind, Sentence]] = {
     HoldKind.UPSTREAM: Sentence("{of} takes nothing", "the broker takes what was sent; see its own limits"),
     HoldKind.NO_CONSUMER: Sentence("it has no consumer", "a consumer subscribes, or the subscription is deleted"),
     HoldKind.RESETTING: Sentence("it is being reset or deleted", "that has ended"),
+    HoldKind.TRANSACTION: Sentence(
+        "transaction {of} is open, and keeps back what was sent after it began",
+        "it is committed or aborted, at the latest by its timeout"),
     HoldKind.FAILOVER_DELAY: Sentence(
         "its active consumer has changed", "activeConsumerFailoverDelayTimeMillis has passed"),
     HoldKind.UNREADABLE: Sentence("its messages cannot be read from the disk", "the disk reads again; see /healthz"),

@@ -66,6 +66,12 @@ class TransactionEntries:
         return min((ranges[0][0] for ranges in self.open.values() if ranges), default=None)
 
     @property
+    def oldest(self) -> TransactionId | None:
+        """The transaction whose entry is the first open one."""
+        first = self.first_open
+        return next((one for one, ranges in self.open.items() if ranges and ranges[0][0] == first), None)
+
+    @property
     def readable(self) -> int:
         """The last entry that may be read."""
         first = self.first_open

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.publishing.dispatch_gate import gate_of
 from penstock.broker.publishing.limiters import DispatchRate
+from penstock.broker.topics.topic import subscribed_topic
 from penstock.governance.holds import Hold, HoldKind
 from penstock.stats.limit_holds import Said, per
 
@@ -35,6 +36,8 @@ def holds_of(subscription: Subscription, limits: LimitHolds, now_ns: int) -> Ite
     numbers, holds = {"waiting_entries": waiting}, subscription.holds
     if holds is not None and subscription.has_more:
         yield from _of_gate(subscription, holds, limits, what, now_ns)
+    if subscription.topic.persistent and subscription.topic.holds_back:
+        yield _of_transaction(subscription, what)
     if not subscription.topic.persistent or not subscription.backlog:
         return
     if dispatcher is None:
@@ -49,6 +52,15 @@ def holds_of(subscription: Subscription, limits: LimitHolds, now_ns: int) -> Ite
     delayed = subscription.delayed
     if delayed:
         yield Hold(kind=HoldKind.DELAYED, what=what, numbers={"delayed_entries": delayed, **_next_of(subscription)})
+
+
+def _of_transaction(subscription: Subscription, what: str) -> Hold:
+    """The open transaction that began first, of those that have sent something."""
+    topic = subscribed_topic(subscription)
+    assert topic.transactions is not None, "nothing else keeps entries back"
+    kept_back = topic.durable_entry_id - topic.last_entry_id
+    numbers = {"kept_back_entries": kept_back, "open_transactions": len(topic.transactions.open)}
+    return Hold(kind=HoldKind.TRANSACTION, what=what, of=str(topic.transactions.oldest), numbers=numbers)
 
 
 def _next_of(subscription: Subscription) -> dict[str, float]:

@@ -165,7 +165,7 @@ class TopicStats:
             "lastOffloadLedgerId": 0,
             "lastOffloadSuccessTimeStamp": 0,
             "lastOffloadFailureTimeStamp": 0,
-            "ongoingTxnCount": 0,
+            "ongoingTxnCount": len(topic.transactions.open) if topic.transactions is not None else 0,
             "abortedTxnCount": 0,
             "committedTxnCount": 0,
             "deduplicationStatus": "Enabled" if topic.deduplication is not None else "Disabled",
