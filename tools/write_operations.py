@@ -41,6 +41,7 @@ _RESOURCES: Final = {
     "lookup": "topics",
     "subscriptions": "subscriptions",
     "schemas": "schemas",
+    "transactions": "transactions",
     "brokers": "brokers",
     "broker-stats": "brokers",
 }
@@ -76,6 +77,10 @@ _NAMES: Final = {
     ("brokers", "overridden"): "changed-config",
     ("brokers", "runtime"): "config",
     ("schemas", "post_schema"): "create",
+    ("transactions", "coordinator_stats"): "coordinators",
+    ("transactions", "slow_transactions"): "slow",
+    ("transactions", "transaction_metadata"): "show",
+    ("transactions", "abort_transaction"): "abort",
     ("schemas", "get_version_by_schema"): "version-of",
     ("subscriptions", "analyze"): "analyze-backlog",
 }

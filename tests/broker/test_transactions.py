@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 import pytest_asyncio
 
+from penstock.broker.composition.administration import administration
 from penstock.broker.topics.detaching import disconnect_producers
-from penstock.core.errors import WireCode
+from penstock.core.errors import TransactionNotFound, WireCode
 from penstock.core.names import TopicName
 from penstock.core.transaction_id import TransactionId
 from penstock.testing.client import Refused
@@ -538,3 +539,29 @@ async def test_many_producers_are_not_needed_to_end_it(harness: Harness) -> None
     await disconnect_producers(topic_of(harness), harness.broker.reads)
     await peer.commit(transaction)
     assert await peer.payloads(1) == [b"1"]
+
+
+# -- administration
+
+
+async def test_an_administrator_finds_a_slow_transaction_and_aborts_it(harness: Harness) -> None:
+    peer = await producing(harness)
+    await peer.subscribe(SHARED)
+    await peer.publish(b"in")
+    transaction = await acknowledging(peer, await peer.message())
+    await peer.add_topics(transaction)
+    await peer.send_in(transaction, b"out")
+    harness.clock.advance(ms=1_000)
+    await peer.open()
+    admin = administration(harness.broker).transactions
+    assert admin.coordinators()["0"]["ongoingTxnSize"] == 2
+    ((name, slow),) = admin.slow(1_000).items()
+    assert name == slow["txnId"] == str(transaction)
+    assert (slow["status"], slow["timeoutAt"], slow["owner"]) == ("OPEN", MINUTE_MS, "")
+    assert slow["producedPartitions"][TOPIC]["startPosition"] == "1:1"
+    assert list(slow["ackedPartitions"][TOPIC]) == ["s"]
+    assert admin.metadata(transaction) == slow
+    await admin.abort(transaction)
+    assert await peer.payloads(1) == [b"in"]
+    with pytest.raises(TransactionNotFound):
+        admin.metadata(transaction)

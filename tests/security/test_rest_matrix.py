@@ -126,6 +126,9 @@ PLACES: Final = {
     "seconds": "1",
     "ledger": "0",
     "entry": "0",
+    "coordinator": "0",
+    "number": "0",
+    "timeout_ms": "0",
     "version": "0",
 }
 PARTITIONED: Final = {"topic": "p"}
@@ -208,6 +211,10 @@ OTHERWISE: Final = {
     "DELETE /admin/v2/brokers/configuration/{key}": 412,
     "GET /admin/v2/brokers/{cluster}/{broker}/ownedNamespaces": 404,  # of another broker
     "GET /admin/v3/why/producers/{producer}": 404,
+    "GET /admin/v3/transactions/coordinatorStats": 405,  # they are not enabled
+    "GET /admin/v3/transactions/slowTransactions/{timeout_ms}": 405,
+    "GET /admin/v3/transactions/transactionMetadata/{coordinator}/{number}": 405,
+    "POST /admin/v3/transactions/abortTransaction/{coordinator}/{number}": 405,
     "GET T/ledger/{ledger}/entry/{entry}": 404,  # of another topic
     "DELETE T/delayed/ledger/{ledger}/entry/{entry}": 404,
     "PUT T/offload": 405,

@@ -27,7 +27,18 @@ COMMANDS: Final = {
     "proxy": "proxy",
     "config": "config",
     **dict.fromkeys(
-        ("topics", "subscriptions", "namespaces", "tenants", "groups", "schemas", "brokers", "clusters"), "resources"
+        (
+            "topics",
+            "subscriptions",
+            "namespaces",
+            "tenants",
+            "groups",
+            "schemas",
+            "transactions",
+            "brokers",
+            "clusters",
+        ),
+        "resources",
     ),
     "produce": "produce",
     "consume": "consume",

@@ -35,6 +35,7 @@ RESOURCES: Final = {
     "tenants": "list, create, change and delete tenants",
     "groups": "resource groups: quotas that tenants or namespaces share",
     "schemas": "read, add and delete the schemas of topics",
+    "transactions": "find open transactions, and abort them",
     "brokers": "list brokers, read and change their settings, look at what they measure",
     "clusters": "list, add, change and delete clusters",
 }

@@ -21,6 +21,7 @@ from penstock.admin.routes import (
     subscriptions,
     tenants,
     topics,
+    transactions,
     why,
 )
 
@@ -44,6 +45,7 @@ GROUPS: Final[tuple[Callable[[Gateway, Needs], APIRouter], ...]] = (
     stats.router,
     schemas.router,
     lookup.router,
+    transactions.router,
     why.router,
     brokers.router,
 )

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.broker.administration.subscription_admin import SubscriptionAdmin
     from penstock.broker.administration.tenants import Tenants
     from penstock.broker.administration.topic_admin import TopicAdmin
+    from penstock.broker.administration.transaction_admin import TransactionAdmin
     from penstock.broker.configuration import Configuration
     from penstock.broker.health import Health
     from penstock.broker.policies.permissions import Permissions
@@ -66,4 +67,5 @@ class Administration:
     internal_stats: InternalStats
     backlogs: BacklogAnalysis
     snapshots: Snapshots
+    transactions: TransactionAdmin
     why: Why

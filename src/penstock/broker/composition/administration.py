@@ -25,6 +25,7 @@ from penstock.broker.administration.service import Service
 from penstock.broker.administration.subscription_admin import SubscriptionAdmin
 from penstock.broker.administration.tenants import Tenants
 from penstock.broker.administration.topic_admin import TopicAdmin
+from penstock.broker.administration.transaction_admin import TransactionAdmin
 from penstock.broker.elsewhere import NOWHERE
 from penstock.broker.stats.backlog_analysis import BacklogAnalysis
 from penstock.broker.stats.snapshot import Snapshots
@@ -216,5 +217,6 @@ def administration(broker: Broker, *, for_peers: bool = False) -> Administration
             clock=broker.clock,
             disk_space=broker.disk_space,
         ),
+        transactions=TransactionAdmin(broker.transactions, broker.topics, broker.clock),
         why=why,
     )

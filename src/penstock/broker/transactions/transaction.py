@@ -65,6 +65,13 @@ class Transaction:
         self.charge = Charge(memory)
 
     @property
+    def status(self) -> str:
+        """As Pulsar calls it."""
+        if self.ending is None:
+            return "OPEN"
+        return "COMMITTING" if self.commit else "ABORTING"
+
+    @property
     def topics(self) -> list[str]:
         """The names of its topics, and of those of its subscriptions, each once."""
         return list(dict.fromkeys(part.topic for part in self.parts))
