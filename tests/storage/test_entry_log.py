@@ -531,7 +531,7 @@ def test_a_relaxed_log_keeps_its_entries_over_a_clean_stop_without_syncing_each_
 # ------------------------------------------------------------------------------------------------------------- by seed
 
 
-@pytest.mark.parametrize("first_seed", range(0, 300, 20))
+@pytest.mark.parametrize("first_seed", range(0, 100, 20))  # `make crash` has 2,000
 def test_seeded_crashes_and_damage_cost_nothing_acknowledged_but_what_was_hit(first_seed: int) -> None:
     for seed in range(first_seed, first_seed + 20):
         case = Case(seed)
