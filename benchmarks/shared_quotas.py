@@ -18,7 +18,7 @@ from time import process_time_ns
 from typing import Final
 
 from penstock.core.units import NS_PER_S
-from penstock.core.usage_report import GroupUsage, UsageReport
+from penstock.core.usage_report import Acknowledgement, GroupUsage, UsageReport, member_id
 from penstock.governance.quota_exchange import MEASURED_AT_ONCE, MEASURED_PER_INTERVAL, ExchangeOptions, QuotaExchange
 from penstock.governance.resource_group import GroupLimiter, GroupRates
 from penstock.wire.usage_reports import decode, encode, group_id
@@ -130,8 +130,10 @@ class Scale:
                 continue
             messages = round(self.rates.get(one, 20 * 100 ** chance.random()) * 1_000 * chance.uniform(0.9, 1.1))
             used = (messages, messages * MESSAGE_BYTES, messages, messages * MESSAGE_BYTES)
-            usages.append(GroupUsage(one, 3, used, (0, 0, 0, 0), (chance.randrange(12_000, 17_000),) * 4))
-        return UsageReport(self.names[number], 1, sequence, WALL_MS, tuple(usages))
+            usages.append(GroupUsage(one, 3, used, (0, 0, 0, 0)))
+        last = self.exchanges[topic]._sequence  # noqa: SLF001
+        heard = tuple(Acknowledgement(member_id(name), last) for name in self.names)
+        return UsageReport(self.names[number], 1, sequence, WALL_MS, tuple(usages), heard=heard)
 
 
 def measure(topics: int) -> dict[str, float]:

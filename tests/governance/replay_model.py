@@ -92,7 +92,7 @@ class ReplayModel:
                 continue
             present = [state.shares[kind] or 0 for state in states]
             if self._strategy is Strategy.MAX_MIN:
-                shares = max_min_shares(quota, demands[kind], present, Cluster(members=len(states)))
+                shares = max_min_shares(quota, demands[kind], Cluster(members=len(states)))
             else:
                 served = [min(want, share) for want, share in zip(demands[kind], present, strict=True)]
                 shares = RULES[self._strategy](quota, list(map(Report, served)), Cluster(members=len(states)))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 
 from penstock.core.units import NS_PER_MS, NS_PER_S
-from penstock.core.usage_report import WHOLE_SHARE, Covered, FourNumbers, GroupUsage, UsageReport
+from penstock.core.usage_report import Acknowledgement, Covered, FourNumbers, GroupUsage, UsageReport, member_id
 from penstock.governance.quota_exchange import ExchangeOptions, QuotaExchange, quotas_of
 from penstock.governance.resource_group import GroupLimiter, GroupRate, GroupRates
 from penstock.governance.usage_rows import UsageRows
@@ -51,8 +51,8 @@ def history(seed: int, *, keep: bool) -> tuple[list[tuple[object, ...]], int]:
     exchange._apply = counted  # type: ignore[method-assign] # noqa: SLF001
     seen: list[tuple[object, ...]] = []
     offered = [0] * GROUPS
-    peers: dict[tuple[str, int], tuple[FourNumbers, FourNumbers]] = {}
-    sequence = now_ns = 0
+    peers: dict[tuple[str, int], FourNumbers] = {}
+    sequence = now_ns = last = 0
     for step in range(1_500):
         now_ns += STEP_NS
         if chance.random() < 0.02:
@@ -68,17 +68,19 @@ def history(seed: int, *, keep: bool) -> tuple[list[tuple[object, ...]], int]:
             for number in listed:
                 if (name, number) not in peers or chance.random() < 0.2:
                     used = chance.choice([0, 100_000, 400_000])
-                    share = chance.choice([0, 0.1, 0.4])
-                    peers[name, number] = (used, used * 100, 0, 0), (round(share * WHOLE_SHARE),) * 4
-            usages = tuple(GroupUsage(one, 1, peers[name, one][0], share=peers[name, one][1]) for one in listed)
+                    peers[name, number] = used, used * 100, 0, 0
+            usages = tuple(GroupUsage(one, 1, peers[name, one]) for one in listed)
             covered = Covered() if chance.random() < 0.3 else None
             report = UsageReport(name, 1, sequence, WALL_MS + now_ns // NS_PER_MS, usages, covered)
+            report = report._replace(heard=(Acknowledgement(member_id("a"), last),))
             exchange.receive(report, now_ns, WALL_MS + now_ns // NS_PER_MS)
         if chance.random() < 0.003:
             members = ["a", *chance.sample(OTHERS, chance.randrange(1, 4))]
             exchange.set_members(members, now_ns)
         if now_ns >= exchange.poll_at_ns:
-            seen += exchange.poll(now_ns, WALL_MS + now_ns // NS_PER_MS)
+            reports = exchange.poll(now_ns, WALL_MS + now_ns // NS_PER_MS)
+            last = reports[-1].sequence if reports else last
+            seen += reports
         seen.append((step, *(group.share for group in groups)))
     return seen, computed
 
@@ -96,10 +98,8 @@ def test_shares_and_reports_are_the_same_as_if_all_shares_were_computed_with_eac
 def test_a_row_has_changed_if_any_of_its_numbers_has() -> None:
     rows = UsageRows()
     rows.add_group(0)
-    demands, shares = (1_000, 0, 0, 7), (WHOLE_SHARE, 0, 5, 0)
-    assert rows.put(0, 1, demands, shares)
-    assert not rows.put(0, 1, demands, shares)
-    assert rows.put(0, 1, demands, (WHOLE_SHARE, 0, 6, 0))
-    assert rows.put(0, 1, (1_000, 0, 0, 8), (WHOLE_SHARE, 0, 6, 0))
-    assert rows.put(0, 2, demands, shares)
-    assert rows.kind(rows.rows(0), 0, 500) == ([1_000, 1_000], [500, 500])
+    assert rows.put(0, 1, (1_000, 0, 0, 7))
+    assert not rows.put(0, 1, (1_000, 0, 0, 7))
+    assert rows.put(0, 1, (1_000, 0, 0, 8))
+    assert rows.put(0, 2, (1_000, 0, 0, 7))
+    assert rows.kind(rows.rows(0), 3) == [7, 8]

@@ -50,17 +50,15 @@ def test_each_gets_what_it_can_use_and_in_want_of_it_the_same() -> None:
 
 def test_a_loan_that_was_under_way_for_too_long_is_void_whatever_clocks_say() -> None:
     loans = Loans(NS_PER_S)
-    loans.sent(5, now_ns=NS_PER_S)
     loan = Borrower("us", sequence=5, heard_ms_ago=300, loans=())
-    assert loans.are_new(loan, NS_PER_S + 400 * NS_PER_MS)
-    assert not loans.are_new(loan, NS_PER_S + 401 * NS_PER_MS)
+    assert loans.are_new(loan, NS_PER_S, NS_PER_S + 400 * NS_PER_MS)
+    assert not loans.are_new(loan, NS_PER_S, NS_PER_S + 401 * NS_PER_MS)
 
 
 def test_a_loan_to_an_earlier_process_of_our_name_is_void() -> None:
     loans = Loans(NS_PER_S)
-    loans.sent(5, now_ns=NS_PER_S)
-    assert not loans.are_new(Borrower("us", sequence=900, heard_ms_ago=0, loans=()), NS_PER_S)
-    assert not loans.are_new(Borrower("us", sequence=5, heard_ms_ago=60_000, loans=()), NS_PER_S)
+    assert not loans.are_new(Borrower("us", sequence=900, heard_ms_ago=0, loans=()), None, NS_PER_S)
+    assert not loans.are_new(Borrower("us", sequence=5, heard_ms_ago=60_000, loans=()), NS_PER_S, NS_PER_S)
 
 
 def test_a_bucket_uses_what_was_added_once_here_or_elsewhere() -> None:

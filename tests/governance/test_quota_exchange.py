@@ -3,10 +3,20 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from penstock.core.units import NS_PER_MS, NS_PER_S
-from penstock.core.usage_report import GROUPS_PER_REPORT, NOTHING, WHOLE_SHARE, Covered, GroupUsage, UsageReport
+from penstock.core.usage_report import (
+    GROUPS_PER_REPORT,
+    NOTHING,
+    Acknowledgement,
+    Covered,
+    GroupUsage,
+    UsageReport,
+    member_id,
+)
 from penstock.governance.quota_exchange import ExchangeOptions, QuotaExchange, quotas_of
 from penstock.governance.report_senders import Refusal
 from penstock.governance.resource_group import GroupLimiter, GroupRate, GroupRates
@@ -22,7 +32,10 @@ class Group(GroupLimiter):
 
 
 class Broker:
-    """One exchange, driven by hand: time passes with `at`, traffic with `traffic`."""
+    """One exchange, driven by hand: time passes with `pass_time`, and others are heard with `hear`.
+
+    Those that were heard acknowledge each report that asks for it, while `acknowledged` is true.
+    """
 
     def __init__(self, members: tuple[str, ...] = ("a", "b"), name: str = "a", incarnation: int = 10) -> None:
         rates = GroupRates(publish=GroupRate(messages=QUOTA))
@@ -33,6 +46,10 @@ class Broker:
         self.now_ns = 0
         self.sequence = 0
         self.waiting = 0.0
+        self.acknowledged = True
+        self.heard: dict[str, int] = {}  # incarnation by name
+        self.last = 0  # number of the last own report
+        self.poll()
 
     def pass_time(self, seconds: float, *, rate: float = 0) -> list[UsageReport]:
         """Let time pass while publishers offer messages at this rate; return what was reported."""
@@ -52,8 +69,23 @@ class Broker:
             else:
                 limiter.waits_no_more(self.now_ns)
             if self.now_ns >= self.exchange.poll_at_ns:
-                reports += self.exchange.poll(self.now_ns, self.wall_ms)
+                reports += self.poll()
         return reports
+
+    def poll(self) -> list[UsageReport]:
+        reports = self.exchange.poll(self.now_ns, self.wall_ms)
+        if reports:
+            self.last = reports[-1].sequence
+        if self.acknowledged and any(report.urgent for report in reports):
+            for name, incarnation in self.heard.items():
+                self.sequence += 1
+                report = UsageReport(name, incarnation, self.sequence, self.wall_ms, heard=self.acknowledgement)
+                self.exchange.receive(report, self.now_ns, self.wall_ms)
+        return reports
+
+    @property
+    def acknowledgement(self) -> tuple[Acknowledgement, ...]:
+        return (Acknowledgement(member_id(self.exchange.broker), self.last),)
 
     @property
     def wall_ms(self) -> int:
@@ -65,16 +97,13 @@ class Broker:
         *,
         used: int = 0,
         held: int = 0,
-        share: float = 0,
         complete: bool = True,
         incarnation: int = 1,
         sequence: int | None = None,
         late_ms: int = 0,
     ) -> Refusal | None:
         self.sequence += 1
-        usage = GroupUsage(
-            GROUP, 1, (used * 1_000, 0, 0, 0), (held * 1_000, 0, 0, 0), (round(share * WHOLE_SHARE), 0, 0, 0)
-        )
+        usage = GroupUsage(GROUP, 1, (used * 1_000, 0, 0, 0), (held * 1_000, 0, 0, 0))
         report = UsageReport(
             broker,
             incarnation,
@@ -82,11 +111,17 @@ class Broker:
             self.wall_ms - late_ms,
             (usage,) if used or held or not complete else (),
             Covered() if complete else None,
+            heard=self.acknowledgement,
         )
         refusal = self.exchange.receive(report, self.now_ns, self.wall_ms)
+        if refusal is None:
+            self.heard[broker] = incarnation
         if self.exchange.poll_at_ns <= self.now_ns:
-            self.exchange.poll(self.now_ns, self.wall_ms)
+            self.poll()
         return refusal
+
+    def hear_no_more(self) -> None:
+        self.heard.clear()
 
     def settle(self, *, rate: float) -> None:
         """Some cycles with constant usage, in which the other broker is heard."""
@@ -117,7 +152,7 @@ def test_a_broker_that_is_alone_has_the_whole_quota_at_once() -> None:
 def test_s2_before_the_others_were_heard_a_broker_has_its_part_of_the_reserve() -> None:
     broker = Broker(members=("a", "b", "c", "d"))
     reports = broker.pass_time(4, rate=3_000)
-    assert broker.share == pytest.approx(QUOTA * 0.01 / 4, rel=0.01)  # shares are reported rounded up
+    assert broker.share == pytest.approx(QUOTA * 0.01 / 4, rel=0.01)
     assert all(report.asks for report in reports)
     for name in "bcd":
         broker.hear(name)
@@ -125,20 +160,47 @@ def test_s2_before_the_others_were_heard_a_broker_has_its_part_of_the_reserve() 
     assert broker.share > 0.9 * QUOTA
 
 
-def test_a_share_does_not_grow_into_what_another_broker_holds() -> None:
+def test_demand_counts_when_all_members_have_acknowledged_it() -> None:
     broker = Broker()
-    broker.hear(used=1_000, held=1_000, share=1)
-    broker.pass_time(2, rate=3_000)
+    broker.hear(used=1_000, held=1_000)
+    broker.acknowledged = False
+    reports = broker.pass_time(2, rate=3_000)
     assert broker.share <= 0.05 * QUOTA
-    broker.hear(used=500, held=1_000, share=0.5)
+    assert all(report.urgent for report in reports[-3:])
+    assert all(usages([report]) for report in reports[-3:])  # in each report, until it is acknowledged
+    broker.acknowledged = True
+    reports = broker.pass_time(3, rate=3_000)
+    assert 0.48 * QUOTA <= broker.share <= 0.5 * QUOTA
+    assert not reports[-1].urgent
+
+
+def test_less_demand_of_others_counts_at_once_and_more_before_it_is_acknowledged() -> None:
+    broker = Broker()
+    broker.hear(used=900)
     broker.pass_time(3, rate=3_000)
-    assert 0.4 * QUOTA <= broker.share <= 0.54 * QUOTA
+    broker.hear(used=100, complete=False)
+    assert broker.share >= 0.8 * QUOTA
+    broker.hear(used=500, held=500, complete=False)
+    assert broker.share <= 0.5 * QUOTA
+
+
+def test_what_is_lowered_and_rises_again_is_to_be_acknowledged_again() -> None:
+    """The acknowledgement of the first report may come from a member that has heard the second."""
+    broker = Broker()
+    broker.hear(used=1_000, held=1_000)
+    broker.pass_time(3, rate=3_000)
+    assert broker.share >= 0.48 * QUOTA
+    broker.pass_time(3)
+    assert broker.share <= 0.05 * QUOTA
+    broker.acknowledged = False
+    broker.pass_time(3, rate=3_000)
+    assert broker.share <= 0.05 * QUOTA
 
 
 def test_s4_a_zero_report_frees_what_a_broker_used_and_so_does_its_loss() -> None:
     for ending in ("zero report", "not listed", "left"):
         broker = Broker()
-        broker.hear(used=600, held=600, share=0.6)
+        broker.hear(used=600, held=600)
         broker.pass_time(2, rate=3_000)
         assert broker.share <= 0.55 * QUOTA
         if ending == "zero report":
@@ -151,37 +213,72 @@ def test_s4_a_zero_report_frees_what_a_broker_used_and_so_does_its_loss() -> Non
         assert broker.share >= 0.98 * QUOTA, ending
 
 
-def test_s4_a_silent_member_keeps_its_part_by_number_and_what_it_held_for_a_while() -> None:
+def test_s4_a_silent_member_counts_as_if_it_wanted_everything() -> None:
     broker = Broker()
-    broker.hear(used=900, held=600, share=0.9)
-    broker.pass_time(3 * INTERVAL_S + 1, rate=3_000)
-    assert broker.share <= 0.15 * QUOTA
-    broker.pass_time(INTERVAL_S + 1, rate=3_000)
+    broker.hear(used=100)
+    broker.pass_time(1, rate=3_000)
+    broker.hear_no_more()
+    broker.pass_time(INTERVAL_S, rate=3_000)
+    assert broker.share >= 0.85 * QUOTA
+    broker.pass_time(3 * INTERVAL_S, rate=3_000)
     assert 0.48 * QUOTA <= broker.share <= 0.5 * QUOTA
 
 
-def test_a_member_that_is_heard_again_is_asked_before_any_share_grows() -> None:
+def test_a_member_that_does_not_acknowledge_counts_as_if_it_wanted_everything_though_it_is_heard() -> None:
+    """It may not hear this broker, and then it does not wait for acknowledgements before it uses more."""
     broker = Broker()
-    broker.hear(used=100, share=0.2)
-    broker.pass_time(5 * INTERVAL_S, rate=3_000)
+    broker.hear(used=100)
+    broker.pass_time(1, rate=3_000)
+    broker.hear_no_more()
+    reports: list[UsageReport] = []
+    for _ in range(8):
+        broker.sequence += 1
+        report = UsageReport("b", 1, broker.sequence, broker.wall_ms)
+        assert broker.exchange.receive(report, broker.now_ns, broker.wall_ms) is None
+        reports = broker.pass_time(INTERVAL_S / 2, rate=3_000)
+    assert 0.48 * QUOTA <= broker.share <= 0.5 * QUOTA
+    assert reports[-1].asks
+
+
+def test_a_complete_report_that_acknowledges_nothing_does_not_make_its_sender_known() -> None:
+    """What it acknowledges of an earlier process with our name says nothing either."""
+    broker = Broker()
+    last = broker.last
+    for unknown in (0, last - 5):
+        broker.last = unknown
+        broker.hear(used=100)
+        broker.last = last
+        assert broker.pass_time(0.5, rate=3_000)[-1].asks
+    broker.hear(used=100)
+    assert not broker.pass_time(1, rate=3_000)[-1].asks
+
+
+@pytest.mark.parametrize("silent_s", [5 * INTERVAL_S, 3.4 * INTERVAL_S])
+def test_a_member_that_is_heard_again_is_asked_before_any_share_grows(silent_s: float) -> None:
+    broker = Broker()
+    broker.hear(used=100)
+    broker.pass_time(1, rate=3_000)
+    broker.hear_no_more()
+    broker.pass_time(silent_s, rate=3_000)
     assert broker.share <= 0.5 * QUOTA
-    broker.hear(used=500, held=500, share=0.5, complete=False)
+    broker.hear(used=500, held=500, complete=False)
     assert broker.pass_time(1, rate=3_000)[-1].asks
     assert broker.share <= 0.5 * QUOTA
-    broker.hear(used=100, share=0.2)
+    broker.hear(used=100)
     assert not broker.pass_time(1, rate=3_000)[-1].asks
     assert broker.share >= 0.7 * QUOTA
 
 
-def test_a_member_that_is_heard_again_soon_is_asked_too() -> None:
-    """Its lease has ended, but what it held still counts: it may have changed meanwhile."""
+def test_a_new_group_waits_until_all_members_have_said_whether_they_use_it() -> None:
     broker = Broker()
-    broker.hear(used=100, share=0.2)
-    broker.pass_time(3.4 * INTERVAL_S, rate=3_000)
-    assert broker.share <= 0.5 * QUOTA
-    broker.hear(used=100, share=0.2, complete=False)
-    assert broker.pass_time(0.5, rate=3_000)[-1].asks
-    assert broker.share <= 0.51 * QUOTA
+    broker.hear()
+    group = Group(GroupRates(publish=GroupRate(messages=QUOTA)), 0)
+    broker.exchange.set_group(7, (QUOTA * 1_000, None, None, None), group, broker.now_ns)
+    assert broker.pass_time(0.5)[-1].asks
+    assert group.publish.share.messages == QUOTA * 0.01 / 2
+    broker.hear()
+    assert not any(report.asks for report in broker.pass_time(INTERVAL_S))
+    assert group.publish.share.messages == QUOTA // 2
 
 
 def test_a_broker_that_lost_its_registration_has_only_its_part_of_the_reserve() -> None:
@@ -281,43 +378,43 @@ def test_a_change_by_a_tenth_is_reported_in_the_next_cycle() -> None:
 
 def test_the_end_of_usage_is_reported_at_once_if_others_want_it() -> None:
     broker = Broker()
-    broker.hear(used=500, held=1_000, share=0.5)
+    broker.hear(used=500, held=1_000)
     broker.pass_time(INTERVAL_S, rate=3_000)
-    broker.hear(used=500, held=1_000, share=0.5)
+    broker.hear(used=500, held=1_000)
     reports = broker.pass_time(1)
     assert usages(reports)[-1].used == usages(reports)[-1].held == NOTHING
 
 
 def test_no_more_than_fifty_reports_are_sent_in_a_cycle() -> None:
     broker = Broker()
-    broker.hear(used=500, held=1_000, share=0.5)
+    broker.hear(used=500, held=1_000)
     sent = sum(len(broker.pass_time(0.05, rate=rate * 100)) for rate in [1, 9] * 50)
     assert 2 < sent <= 50
 
 
-def test_shares_that_change_with_each_report_that_is_heard_are_reported_fifty_times_in_a_cycle_at_most() -> None:
+def test_reports_that_wait_for_acknowledgements_are_acknowledged_fifty_times_in_a_cycle_at_most() -> None:
     broker = Broker()
-    broker.hear(used=500, held=1_000, share=0.5)
-    broker.pass_time(INTERVAL_S, rate=3_000)
-    sent = 0
-    for step in range(INTERVAL_S * 100):
-        sent += len(usages(broker.pass_time(0.01, rate=3_000)))
+    broker.hear()
+    sent: list[UsageReport] = []
+    for _ in range(INTERVAL_S * 100):
+        sent += broker.pass_time(0.01)
         broker.sequence += 1
-        wanted = (100_000 if step % 2 else 600_000, 0, 0, 0)
-        usage = GroupUsage(GROUP, 1, wanted, wanted, (WHOLE_SHARE // 5, 0, 0, 0))
-        report = UsageReport("b", 1, broker.sequence, broker.wall_ms, (usage,))
+        report = UsageReport("b", 1, broker.sequence, broker.wall_ms, urgent=True)
         assert broker.exchange.receive(report, broker.now_ns, broker.wall_ms) is None
-    assert 20 < sent <= 52
+    assert 45 < len(sent) <= 52
+    for earlier, report in pairwise(sent[2:]):
+        assert [one.member for one in report.heard] == [member_id("b")]
+        assert report.heard > earlier.heard
 
 
 def test_what_was_reported_early_is_repeated_in_the_next_cycle() -> None:
     """The early report may have been lost."""
     broker = Broker()
-    broker.hear(used=500, held=1_000, share=0.5)
+    broker.hear(used=500, held=1_000)
     broker.pass_time(6 * INTERVAL_S + 1.5, rate=3_000)
-    broker.hear(used=500, held=1_000, share=0.5)
+    broker.hear(used=500, held=1_000)
     broker.pass_time(1)
-    broker.hear(used=500, held=1_000, share=0.5)
+    broker.hear(used=500, held=1_000)
     cycle = [usages([report]) for report in broker.pass_time(INTERVAL_S)]
     assert [usage.used for listed in cycle for usage in listed] == [NOTHING]
 
@@ -328,9 +425,6 @@ def test_many_groups_are_reported_in_several_reports_that_cover_all_ids() -> Non
     for number, group in groups.items():
         broker.exchange.set_group(number, (10_000, None, None, None), group, 0)
     listener = Broker(members=("a", "b"), name="b")
-    while not (reports := broker.exchange.poll(0, WALL_MS)):
-        pass
-    assert len(reports) == 1  # nothing is used yet
     for group in groups.values():
         group.publish.charge(1, 1, 0)
     broker.pass_time(8)
@@ -338,7 +432,8 @@ def test_many_groups_are_reported_in_several_reports_that_cover_all_ids() -> Non
     broker.exchange.set_members(["a", "b"], broker.now_ns)
     complete = [report for report in broker.pass_time(5 * INTERVAL_S) if report.covered]
     for report in complete:
-        assert listener.exchange.receive(report, 0, WALL_MS) is None
+        answer = report._replace(heard=listener.acknowledgement)
+        assert listener.exchange.receive(answer, 0, WALL_MS) is None
     assert not listener.pass_time(0.3)[-1].asks
 
 
@@ -357,10 +452,11 @@ def test_a_changed_quota_is_in_force_at_once_and_a_removed_one_too() -> None:
 
 def test_a_removed_group_is_forgotten_and_may_come_back() -> None:
     broker = Broker()
-    broker.hear(used=900, held=900, share=0.9)
+    broker.hear(used=900, held=900)
     broker.exchange.remove_group(GROUP)
     assert not broker.exchange.serves(GROUP)
-    assert broker.hear(used=900, held=900, share=0.9) is None
+    assert broker.hear(used=900, held=900) is None
     broker.exchange.set_group(GROUP, (QUOTA * 1_000, None, None, None), broker.group, broker.now_ns)
+    broker.hear()
     broker.pass_time(3, rate=3_000)
     assert broker.share >= 0.9 * QUOTA

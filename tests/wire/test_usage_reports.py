@@ -17,8 +17,9 @@ from penstock.core.usage_report import (
     GROUPS_PER_REPORT,
     KINDS,
     LOANS_PER_REPORT,
+    MEMBERS_MAX,
     NOTHING,
-    WHOLE_SHARE,
+    Acknowledgement,
     Borrower,
     Covered,
     GroupUsage,
@@ -34,9 +35,8 @@ if TYPE_CHECKING:
 
 KEY = b"the key of the cluster"
 AMOUNTS = st.tuples(*[st.integers(0, 2**63 - 1)] * 4)
-SHARES = st.tuples(*[st.integers(0, WHOLE_SHARE)] * 4)
 IDS = st.integers(0, GROUP_ID_MAX)
-USAGES = st.dictionaries(IDS, st.tuples(st.integers(0, 10**6), AMOUNTS, AMOUNTS, SHARES, AMOUNTS), max_size=30).map(
+USAGES = st.dictionaries(IDS, st.tuples(st.integers(0, 10**6), AMOUNTS, AMOUNTS, AMOUNTS), max_size=30).map(
     lambda groups: tuple(GroupUsage(group, *groups[group]) for group in sorted(groups))
 )
 BORROWERS = st.builds(
@@ -58,8 +58,10 @@ REPORTS = st.builds(
     covered=st.none() | st.builds(Covered, IDS, IDS),
     asks=st.booleans(),
     borrowers=st.lists(BORROWERS, max_size=3).map(tuple),
+    heard=st.lists(st.builds(Acknowledgement, IDS, IDS), max_size=5).map(tuple),
+    urgent=st.booleans(),
 )
-ONE = UsageReport("broker-1", 5, 7, 1_000, (GroupUsage(3, 1, (1, 2, 3, 4), (0, 0, 0, 0), (9, 0, 0, 0)),))
+ONE = UsageReport("broker-1", 5, 7, 1_000, (GroupUsage(3, 1, (1, 2, 3, 4), (0, 0, 0, 0)),))
 # The same, as it was sent by a broker that did not know of loans.
 ONE_WITHOUT_LOANS = bytes.fromhex(
     "0a0862726f6b65722d318001058801079001e807b201150a01031201011a01012201022a01033201045a0109c20110"
@@ -128,14 +130,12 @@ def test_a_report_of_a_broker_that_does_not_know_of_loans_is_read_and_nothing_wa
     assert (report.groups[0].waiting, report.borrowers) == (NOTHING, ())
 
 
-def test_a_report_without_loans_has_the_bytes_that_it_had_before_there_were_any() -> None:
-    assert encode(ONE, KEY) == ONE_WITHOUT_LOANS
-
-
 @given(report=REPORTS)
 def test_a_reader_that_does_not_know_of_loans_skips_them(report: UsageReport) -> None:
     """It sees the known fields with their known values, and the others as unknown."""
-    bare = report._replace(groups=tuple(usage._replace(waiting=NOTHING) for usage in report.groups), borrowers=())
+    bare = report._replace(
+        groups=tuple(usage._replace(waiting=NOTHING) for usage in report.groups), borrowers=(), heard=(), urgent=False
+    )
     seen, expected = (old_fields("ResourceUsageInfo", encode(one, KEY)) for one in (report, bare))
     columns = [decompressed(one) for one in (seen, expected)]
     for info in (seen, expected):
@@ -177,7 +177,7 @@ def test_five_mebibytes_are_refused_before_they_are_read() -> None:
     [
         ONE._replace(broker=""),
         ONE._replace(broker="b" * 300),
-        ONE._replace(groups=(ONE.groups[0]._replace(share=(WHOLE_SHARE + 1, 0, 0, 0)),)),
+        ONE._replace(heard=(Acknowledgement(1, 1),) * (MEMBERS_MAX + 1)),
         ONE._replace(groups=(ONE.groups[0]._replace(held=(1 << 63, 0, 0, 0)),)),
         ONE._replace(groups=(ONE.groups[0], ONE.groups[0])),
         ONE._replace(groups=tuple(ONE.groups[0]._replace(group=one) for one in range(GROUPS_PER_REPORT + 1))),
@@ -192,7 +192,7 @@ def test_five_mebibytes_are_refused_before_they_are_read() -> None:
     ids=[
         "no name",
         "a long name",
-        "a share above the whole",
+        "many acknowledgements",
         "a large amount",
         "a group twice",
         "many groups",
@@ -211,7 +211,7 @@ def test_a_signed_report_that_makes_no_sense_is_malformed(report: UsageReport) -
 
 def test_the_largest_report_is_below_the_bound() -> None:
     most = (1 << 63) - 1
-    usage = GroupUsage(0, 1, (most,) * 4, (most,) * 4, (WHOLE_SHARE,) * 4, (most,) * 4)
+    usage = GroupUsage(0, 1, (most,) * 4, (most,) * 4, (most,) * 4)
     groups = tuple(usage._replace(group=one << 48) for one in range(GROUPS_PER_REPORT))
     loans = tuple(Loan(one << 48, one % KINDS, most - one) for one in range(LOANS_PER_REPORT))
     report = lending(*loans)._replace(groups=groups)

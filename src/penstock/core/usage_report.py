@@ -9,6 +9,7 @@ All amounts are thousandths per second: a share of a quota of 10 messages per se
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Final, NamedTuple
 
 # Of everything that a group limits: published messages, published bytes, dispatched messages, dispatched bytes.
@@ -19,8 +20,8 @@ GROUP_ID_MAX: Final = (1 << 64) - 1
 GROUPS_PER_REPORT: Final = 10_000
 # What a report lends, at most.
 LOANS_PER_REPORT: Final = 10_000
-# A share is sent as a part of its quota, in these units, rounded up. So a changed quota changes all shares at once.
-WHOLE_SHARE: Final = (1 << 16) - 1
+# What a report acknowledges, at most.
+MEMBERS_MAX: Final = 10_000
 
 FourNumbers = tuple[int, int, int, int]
 NOTHING: Final[FourNumbers] = (0, 0, 0, 0)
@@ -33,7 +34,6 @@ class GroupUsage(NamedTuple):
     topics: int = 0  # topics of the group that the broker serves
     used: FourNumbers = NOTHING  # thousandths per second
     held: FourNumbers = NOTHING  # demand beyond `used` that waited, thousandths per second
-    share: FourNumbers = NOTHING  # what the broker enforces, in `WHOLE_SHARE`ths of the quota; 0: no quota
     waiting: FourNumbers = NOTHING  # what could be used at once, if others lent it; thousandths
 
 
@@ -65,14 +65,28 @@ class Borrower(NamedTuple):
     loans: tuple[Loan, ...]
 
 
+class Acknowledgement(NamedTuple):
+    """The last report of a member that the sender has taken into account."""
+
+    member: int  # `member_id` of its name
+    sequence: int
+
+
+def member_id(name: str) -> int:
+    """Return a short name of a broker: a hash. Two of 1,000 brokers share one with a probability of 5e-7."""
+    return int.from_bytes(blake2b(name.encode(), digest_size=5).digest(), "big")
+
+
 class UsageReport(NamedTuple):
     """One message on the usage topic."""
 
     broker: str
     incarnation: int  # differs for each process that has this name
-    sequence: int  # of this process, from 1
+    sequence: int  # grows with each report, and from one process of this name to the next
     published_ms: int  # wall clock of the sender
     groups: tuple[GroupUsage, ...] = ()  # in the order of their ids
     covered: Covered | None = None  # None: only changes
     asks: bool = False  # the sender does not know what all others use, and asks for complete reports
     borrowers: tuple[Borrower, ...] = ()
+    heard: tuple[Acknowledgement, ...] = ()
+    urgent: bool = False  # the sender waits for acknowledgements

@@ -16,17 +16,15 @@ part of the rest. Otherwise the quota is poured over the demands like water: sma
 level. Each demand is taken for a little more than it is, by an equal part of 4 % of the quota: so brokers below the
 level may grow at once, without waiting for the next report. That is at the expense of those at the level.
 
-**Nobody takes what another broker still holds.** A report says which share its sender has. A share grows only into what
-is free: 104 % of the quota less all reported shares. Several that grow divide it in proportion to what they miss. So
-the order in which reports arrive, and whether some are lost, decides how soon a share grows, never whether the quota
-is exceeded.
+**A share depends on what others know.** More demand of one broker never makes the share of another one larger. So the
+sum stays within the quota whatever is lost or late, if each broker divides by demands of the others that are not below
+those by which they divide themselves. `quota_exchange` sees to that: a broker counts its own demand as far as all
+others have acknowledged it, and theirs as it was reported last.
 
-**A newcomer** (a broker without usage) has 1 % of the quota, divided by the number of brokers, which nobody else gets.
-If the quota is not used up, it also has an equal part of the rest. Its first report makes the others give way.
+**A broker without usage** has 1 % of the quota, divided by the number of brokers, which nobody else gets.
+If the quota is not used up, it also has a part of the rest. Its first report makes the others give way.
 
-**A lease** ends when a broker was not heard for some cycles although it is still a member. The two are then perhaps on
-two sides of a partition. Each of the absent brokers counts as holding an n-th of the quota, so the two sides together
-never have more than the whole.
+**A silent member** (dead, behind a partition, or not heard yet) counts as if it wanted all it can get.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ MARGIN_PERCENT: Final = 4
 # All brokers without usage may together use this part of the quota.
 RESERVE_PERCENT: Final = 1
 # Max-min shares never sum to more than this part of the quota.
-BOUND_PERCENT: Final = 100 + MARGIN_PERCENT + RESERVE_PERCENT
+BOUND_PERCENT: Final = 100 + RESERVE_PERCENT
 
 
 class Report(NamedTuple):
@@ -50,16 +48,13 @@ class Report(NamedTuple):
 
     used: int
     held: int = 0  # demand that the broker held back
-    share: int = 0  # the share that it enforced when it sent the report
 
 
 class Cluster(NamedTuple):
     """Which brokers there are beside those that sent reports."""
 
     members: int = 0  # all that are registered; at least the number of reports
-    absent: int = 0  # members whose lease has ended; their reports do not count
-    reserved: int = 0  # what they may still use for a while, beside their part of the quota
-    unknown: bool = False  # some member's shares are not known, so no share may grow
+    silent: int = 0  # members whose demand is not known; they have no reports
 
 
 ALONE: Final = Cluster()
@@ -141,49 +136,19 @@ def pulsar(quota: int, reports: Sequence[Report], _: Cluster = ALONE) -> list[in
 
 
 def max_min(quota: int, reports: Sequence[Report], cluster: Cluster = ALONE) -> list[int]:
-    """Max-min fairness on demand. Shares sum to `BOUND_PERCENT` of the quota at most, if shares did before."""
-    return max_min_shares(
-        quota,
-        [report.used + report.held for report in reports],
-        [report.share for report in reports],
-        cluster,
-    )
+    """Max-min fairness on demand. Shares sum to `BOUND_PERCENT` of the quota at most."""
+    return max_min_shares(quota, [report.used + report.held for report in reports], cluster)
 
 
-def max_min_shares(quota: int, demands: list[int], shares: list[int], cluster: Cluster = ALONE) -> list[int]:
-    """The same for columns: demand and present share of each broker that reported."""
+def max_min_shares(quota: int, demands: list[int], cluster: Cluster = ALONE) -> list[int]:
+    """The same for a column: the demand of each broker that reported."""
     terms = _terms(quota, demands, cluster)
-    return _grown([_wanted(demand, terms) for demand in demands], shares, terms)
+    return [_share(demand, terms) for demand in demands]
 
 
-def max_min_share(quota: int, demands: list[int], shares: list[int], cluster: Cluster = ALONE) -> int:
-    """Return the last of `max_min_shares`, in half of the time: a broker divides thousands of quotas.
-
-    What the others want is computed only if this share wants to grow and something is free.
-    """
-    terms = _terms(quota, demands, cluster)
-    share, want = shares[-1], _wanted(demands[-1], terms)
-    if want > share:
-        free = terms.bound - sum(shares)
-        if free <= 0:
-            want = share
-        else:
-            wanted = [_wanted(demand, terms) for demand in demands]
-            missing = sum([more - held for more, held in zip(wanted, shares, strict=True) if more > held])
-            if missing > free:
-                want = share + (want - share) * free // missing
-    return max(terms.floor, want)
-
-
-def max_min_settling(quota: int, demands: list[int], shares: list[int]) -> tuple[list[int], bool]:
-    """Return `max_min_shares` of all members, and whether all have what they should have.
-
-    If they have, dividing again gives the same.
-    """
-    terms = _terms(quota, demands, ALONE)
-    wanted = [_wanted(demand, terms) for demand in demands]
-    missing = sum([want - share for want, share in zip(wanted, shares, strict=True) if want > share])
-    return _grown(wanted, shares, terms), terms.bound - sum(shares) >= missing
+def max_min_share(quota: int, demands: list[int], cluster: Cluster = ALONE) -> int:
+    """Return the last of `max_min_shares`: a broker divides thousands of quotas."""
+    return _share(demands[-1], _terms(quota, demands, cluster))
 
 
 class _Terms(NamedTuple):
@@ -193,32 +158,24 @@ class _Terms(NamedTuple):
     margin: int  # what each of them may exceed its demand by
     unused: int  # share of a broker without demand
     floor: int  # a broker's part of the reserve
-    bound: int  # of all shares together; 0 if none may grow
 
 
 def _terms(quota: int, demands: list[int], cluster: Cluster) -> _Terms:
-    members, absent, reserved, unknown = cluster
-    members = max(members, len(demands) + absent, 1)
+    members = max(cluster.members, len(demands) + cluster.silent, 1)
     floor = quota * RESERVE_PERCENT // (100 * members)
-    if absent:
-        quota = quota * (members - absent) // members
-    active = len(demands) - demands.count(0)
-    idle = members - absent - active
+    active = len(demands) - demands.count(0) + cluster.silent
+    idle = members - active
     margin = quota * MARGIN_PERCENT // (100 * active) if active else 0
     rest = quota - sum(demands) - active * margin
-    level, unused = quota, floor
-    if rest < 0:
-        level = water_level(quota, [demand + margin if demand else 0 for demand in demands])
-    else:
-        spare = rest // max(1, active + (idle > 0))
-        margin += spare
-        unused = max(floor, spare // idle) if idle else 0
-    return _Terms(level, margin, unused, floor, 0 if unknown else quota * (100 + MARGIN_PERCENT) // 100 - reserved)
+    if rest < 0 or cluster.silent:
+        wanted = [demand + margin if demand else 0 for demand in demands] + [quota + 1] * cluster.silent
+        return _Terms(water_level(quota, wanted), margin, floor, floor)
+    spare = rest // max(1, active + (idle > 0))
+    return _Terms(quota, margin + spare, max(floor, spare // members), floor)
 
 
-def _wanted(demand: int, terms: _Terms) -> int:
-    """The share that a broker should have, as soon as the others have given way."""
-    return min(terms.level, demand + terms.margin) if demand else terms.unused
+def _share(demand: int, terms: _Terms) -> int:
+    return max(terms.floor, min(terms.level, demand + terms.margin) if demand else terms.unused)
 
 
 def water_level(quota: int, demands: Sequence[int]) -> int:
@@ -230,19 +187,6 @@ def water_level(quota: int, demands: Sequence[int]) -> int:
         left -= demand
         number -= 1
     return left // number
-
-
-def _grown(wanted: list[int], shares: Sequence[int], terms: _Terms) -> list[int]:
-    """Shrink at once; grow only into what nobody holds. Nobody has less than its part of the reserve."""
-    free = max(0, terms.bound - sum(shares))
-    floor = terms.floor
-    missing = sum([want - share for want, share in zip(wanted, shares, strict=True) if want > share])
-    if free >= missing:
-        return [max(want, floor) for want in wanted]
-    return [
-        max(want if want <= share else share + (want - share) * free // missing, floor)
-        for want, share in zip(wanted, shares, strict=True)
-    ]
 
 
 RULES: Final[dict[Strategy, Callable[[int, Sequence[Report], Cluster], list[int]]]] = {

@@ -9,9 +9,11 @@ All amounts are thousandths per second.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
-# Something waits almost always: the group wants more than its share. How much more is not known, so the estimate is
+from penstock.core.units import NS_PER_S
+
+# Something waits almost always: the group wants more than its share. If it is not known how much waits, the estimate is
 # doubled; if that did not bring a larger share, the group wants all it can get. (To believe that at once would give a
 # whole share to each broker that misses a little for a moment.)
 _ALMOST_ALWAYS_PERCENT = 95
@@ -19,7 +21,7 @@ _FIRST_STEP_PART = 100  # of the quota, beside the doubling
 # Something waits for less of the time: the group gets by, and misses an eighth of what it used at most. What is guessed
 # too high is taken from brokers that would use it.
 _OFTEN_PART = 8
-# A change of demand by more than a twentieth and by more than half a percent of the quota is believed at once, if it is
+# A rise of demand by more than a twentieth and by more than half a percent of the quota is believed at once, if it is
 # more than chance. Less is averaged.
 _SUDDEN_PART = 20
 _SUDDEN_QUOTA_PART = 200
@@ -34,16 +36,27 @@ REMEMBERED_GAPS: Final = 8
 _AVERAGED = 4
 
 
-def held_back(used: int, waited_ns: int, elapsed_ns: int, quota: int, demand: int) -> int:
+class Before(NamedTuple):
+    """The estimate of demand before an interval."""
+
+    demand: int
+    known: int  # as far as all members have acknowledged it, so that the share may follow from it
+
+
+def held_back(used: int, waited_ns: int, elapsed_ns: int, quota: int, before: Before, waiting: int) -> int:
     """Return the demand beyond `used` of an interval in which something waited for `waited_ns`; at most `quota`.
 
-    `demand` is the estimate before this interval. Short waits are bursts that the limiter smooths out: if something
-    waited half of the time, demand exceeds usage by an eighth.
+    Short waits are bursts that the limiter smooths out: if something waited half of the time, demand exceeds usage by
+    an eighth. If it waited almost always, what still waits (`waiting`, in thousandths; 0: it is not known) should pass
+    in two such intervals; and the longer that lasts, the more is wanted.
     """
     if waited_ns <= 0:
         return 0
     if waited_ns * 100 >= elapsed_ns * _ALMOST_ALWAYS_PERCENT:
-        return quota if demand > used + used // 2 + quota // _FIRST_STEP_PART else used + quota // _FIRST_STEP_PART
+        if waiting:
+            return min(quota, max(waiting * NS_PER_S // (2 * elapsed_ns), before.demand * 5 // 4 - used))
+        step = quota // _FIRST_STEP_PART
+        return quota if before.known > used + used // 2 + step else used + step
     part = waited_ns * 1_000 // elapsed_ns
     missed = used * part * part * part * part // (1_000_000_000 * (1_000 - part))
     return min(quota, missed, used // _OFTEN_PART + quota // _FIRST_STEP_PART)
@@ -66,7 +79,7 @@ def follow(demand: int, used: int, held: int, quota: int, grain: int, *, contend
     if (
         held >= quota > demand
         or abs(change) < 4
-        or (large and more_than_chance(demand, seen, grain, CAREFUL if contended else CALM))
+        or (large and more_than_chance(demand, seen, grain, CAREFUL if contended and change > 0 else CALM))
     ):
         return seen
     return demand + change // _AVERAGED

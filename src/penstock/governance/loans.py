@@ -16,7 +16,6 @@ long the two were under way, whatever the clocks say; beyond `LOAN_PART` of an i
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.units import NS_PER_MS, NS_PER_S
@@ -30,17 +29,15 @@ if TYPE_CHECKING:
 LOAN_PART: Final = 10
 # What all members together collect before they lend it: the quota of this time. Less would be more reports.
 COLLECTED_NS: Final = 20 * NS_PER_MS
-# Own reports whose times are remembered: those of a few intervals.
-_REMEMBERED: Final = 256
 
 
 class Loans:
-    """What waits elsewhere, amounts to lend, and the own reports by which the age of loans is known.
+    """What waits elsewhere, and amounts to lend.
 
     Groups are places and members are numbers, as in `usage_rows`. Amounts are thousandths.
     """
 
-    __slots__ = ("_age_ns_max", "_borrowed", "_collected", "_count", "_due", "_granted", "_sent", "_waiting")
+    __slots__ = ("_age_ns_max", "_borrowed", "_collected", "_count", "_due", "_granted", "_waiting")
 
     def __init__(self, interval_ns: int) -> None:
         self._age_ns_max = interval_ns // LOAN_PART
@@ -51,7 +48,6 @@ class Loans:
         self._due: dict[tuple[int, int], dict[int, float]] = {}
         self._granted: dict[int, list[Loan]] = {}  # by member
         self._count = 0  # of granted loans
-        self._sent: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED)  # sequence, time
 
     # -- lending
 
@@ -109,10 +105,6 @@ class Loans:
 
     # -- borrowing
 
-    def sent(self, sequence: int, now_ns: int) -> None:
-        """A report was sent."""
-        self._sent.append((sequence, now_ns))
-
     def borrow(self, place: int, kind: int, amount: int) -> None:
         """Remember what was borrowed: what is not used of it is lent again."""
         self._borrowed[place, kind] = self._borrowed.get((place, kind), 0) + amount
@@ -121,13 +113,11 @@ class Loans:
         """Return what was borrowed since the last call."""
         return self._borrowed.pop((place, kind), 0)
 
-    def are_new(self, borrower: Borrower, now_ns: int) -> bool:
-        """Whether loans to us may be used. If we were not heard in time, they may not; nor if we never said that."""
-        for sequence, sent_ns in reversed(self._sent):
-            if sequence == borrower.sequence:
-                under_way_ns = now_ns - sent_ns - borrower.heard_ms_ago * NS_PER_MS
-                return 0 <= under_way_ns <= self._age_ns_max
-        return False
+    def are_new(self, borrower: Borrower, sent_ns: int | None, now_ns: int) -> bool:
+        """Whether loans to us may be used, which answer a report that we sent at this time; None: nobody knows when."""
+        if sent_ns is None:
+            return False
+        return 0 <= now_ns - sent_ns - borrower.heard_ms_ago * NS_PER_MS <= self._age_ns_max
 
 
 def _due(wanted: dict[int, int], amount: int, members: int, before: dict[int, float]) -> dict[int, float]:

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from array import array
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from penstock.core.units import NS_PER_MS, NS_PER_S, NS_PER_US
-from penstock.core.usage_report import KINDS, NOTHING, WHOLE_SHARE, FourNumbers
+from penstock.core.usage_report import KINDS, NOTHING, FourNumbers
 from penstock.governance.demand import (
     REMEMBERED_GAPS,
+    Before,
     changed,
     changed_with_gaps,
     fallen,
@@ -36,12 +37,11 @@ if TYPE_CHECKING:
 _CHANGED_PART: Final = 10
 _CHANGED_QUOTA_PART: Final = 100
 _MUCH_QUOTA_PART: Final = 400
-# A change of share is reported if it is more than 2 %; at once, if it is also more than a quarter percent of the quota.
-_CHANGED_SHARE_PART: Final = 64
-_EARLY_SHARE: Final = WHOLE_SHARE // 400
 
+# Reports of rising demand of a group that are waited for at the same time; beyond that, only the last one.
+_REPORTS_MAX: Final = 8
 # After this time without traffic, there will be no more.
-_GAP_MS_MAX: Final = 2_000
+_GAP_MS_MAX: Final = 2_500
 
 _THOUSAND: Final = 1_000
 # Counters of a group: those of `KINDS`, and the waiting times of publish and dispatch in microseconds.
@@ -50,6 +50,13 @@ _LOW_32: Final = (1 << 32) - 1
 
 # Quotas in thousandths per second; None: no limit.
 FourQuotas = tuple[int | None, int | None, int | None, int | None]
+
+
+class Demands(NamedTuple):
+    """What all members will reckon with, at least, when they have acknowledged a report."""
+
+    sequence: int
+    demand: array[float]
 
 
 class Change(IntEnum):
@@ -119,9 +126,9 @@ class OwnUsage:
         "_counted",
         "_demand",
         "_gap_ms",
+        "_known_demand",
         "_measured_ms",
         "_sent_demand",
-        "_sent_share",
         "_waits",
         "stale",
     )
@@ -137,7 +144,7 @@ class OwnUsage:
         self._gap_ms = array("I")
         self._demand = array("f")
         self._sent_demand = array("f")
-        self._sent_share = array("H")
+        self._known_demand = array("f")  # as far as all members have acknowledged it
 
     @property
     def nbytes(self) -> int:
@@ -149,7 +156,7 @@ class OwnUsage:
             self._gap_ms,
             self._demand,
             self._sent_demand,
-            self._sent_share,
+            self._known_demand,
         )
         return (
             len(self._contended)
@@ -170,34 +177,48 @@ class OwnUsage:
             self.stale.append(True)
             self._demand.extend((0.0,) * KINDS)
             self._sent_demand.extend((0.0,) * KINDS)
-            self._sent_share.extend((0,) * KINDS)
+            self._known_demand.extend((0.0,) * KINDS)
         self._waits[place] = 0
         self._active_ms[place * 2 : place * 2 + 2] = self._gap_ms[place * 2 : place * 2 + 2] = array("I", (0, 0))
         _set(self._demand, place, NOTHING)
         _set(self._sent_demand, place, NOTHING)
-        _set(self._sent_share, place, NOTHING)
+        _set(self._known_demand, place, NOTHING)
 
-    def used(self, place: int) -> bool:
-        """Whether the group has any demand."""
-        return any(self._demand[place * KINDS : (place + 1) * KINDS])
+    def known(self, place: int, kind: int) -> int:
+        """The demand of one kind that all members reckon with."""
+        return int(self._known_demand[place * KINDS + kind])
 
-    def demand(self, place: int) -> FourNumbers:
-        return _get(self._demand, place)
+    def report(self, place: int, reports: list[Demands]) -> bool:
+        """Let the estimates be those that are reported; return whether that changes anything.
 
-    def sent(self, place: int, kind: int, quota: int) -> tuple[int, int]:
-        """The demand that was reported, and the share, at the present quota."""
-        at = place * KINDS + kind
-        return int(self._sent_demand[at]), self._sent_share[at] * quota // WHOLE_SHARE
-
-    def demand_is_sent(self, place: int) -> None:
-        """The caller computes the shares."""
+        Less than before counts at once, more when all members have acknowledged one of `reports`.
+        """
         here = slice(place * KINDS, (place + 1) * KINDS)
-        self._sent_demand[here] = self._demand[here]
+        demand, known = self._demand[here], self._known_demand[here]
+        changes = self._sent_demand[here] != demand
+        self._sent_demand[here] = demand
+        self._known_demand[here] = _least(known, demand)
+        reports[:] = [Demands(sequence, _least(before, demand)) for sequence, before in reports]
+        self.stale[place] = self.stale[place] or self._known_demand[here] != known
+        return changes
 
-    def shares_are_sent(self, place: int, shares: Sequence[int]) -> None:
-        if self._sent_share[place * KINDS : (place + 1) * KINDS] != array("H", shares):
-            _set(self._sent_share, place, shares)
-            self.stale[place] = True
+    def sent(self, place: int, reports: list[Demands], sequence: int) -> None:
+        """A report with the demand was sent; `reports` are those before it that not all members have acknowledged."""
+        demand = self._sent_demand[place * KINDS : (place + 1) * KINDS]
+        if not reports or reports[-1].demand != demand:
+            del reports[_REPORTS_MAX - 1 :]
+            reports.append(Demands(sequence, demand))
+
+    def all_know(self, place: int, reports: list[Demands], sequence: float) -> bool:
+        """All members have acknowledged this report; return whether they know the latest demand."""
+        here = slice(place * KINDS, (place + 1) * KINDS)
+        while reports and reports[0].sequence <= sequence:
+            self._known_demand[here] = reports.pop(0).demand
+        self.stale[place] = True
+        return not reports and self._known_demand[here] == self._sent_demand[here]
+
+    def reported(self, place: int) -> FourNumbers:
+        return _get(self._sent_demand, place)
 
     # -- measuring
 
@@ -238,9 +259,12 @@ class OwnUsage:
             waited_ns = counted[KINDS + kind // 2] * NS_PER_US
             held = 0
             if quota is not None and waited_ns and with_held:
-                # What waits may wait for the other limit of its class: then this one is not used up.
-                short = used * 2 >= self.sent(place, kind, quota)[1] or used <= grains[kind]
-                held = held_back(used, waited_ns, elapsed_ns, quota, demand[kind]) if short else 0
+                # What waits may wait for the other limit of its class: then less is used of this one.
+                short = _used_part(group, kind, counted) * 2 >= _used_part(group, kind ^ 1, counted)
+                short = short or used <= grains[kind]
+                amount = (group.publish, group.dispatch)[kind // 2].held[kind % 2] * _THOUSAND
+                before = Before(demand[kind], self.known(place, kind))
+                held = held_back(used, waited_ns, elapsed_ns, quota, before, amount) if short else 0
                 waits = waits or held > 0
                 waiting |= (short and waited_ns * 2 > elapsed_ns) << kind
             window_ns = windows_ns[kind // 2]
@@ -249,7 +273,7 @@ class OwnUsage:
             else:
                 estimates.append(follow(demand[kind], used, held, quota or used, grains[kind], contended=contended))
         _set(self._demand, place, estimates)
-        change = self._demand_change(place, quotas, grains)
+        change = self._demand_change(place, quotas, grains, group)
         if waiting != self._waits[place]:
             self._waits[place] = waiting
             change = Change.EARLY
@@ -292,7 +316,7 @@ class OwnUsage:
         """For how long the group was not measured."""
         return (now_ns // NS_PER_MS - self._measured_ms[place] & _LOW_32) * NS_PER_MS
 
-    def set_contended(self, place: int, quotas: FourQuotas, *, contended: bool) -> Change:
+    def set_contended(self, place: int, quotas: FourQuotas, group: LimitedGroup, *, contended: bool) -> Change:
         """Say whether brokers demand about as much as the quota. Otherwise no change is urgent.
 
         Returns what is to be reported because it begins now.
@@ -301,40 +325,44 @@ class OwnUsage:
             return Change.NONE
         self._contended[place] = contended
         self.stale[place] = True  # a change of the share may be urgent now
-        return self._demand_change(place, quotas, NOTHING) if contended else Change.NONE
+        return self._demand_change(place, quotas, NOTHING, group) if contended else Change.NONE
 
-    def _demand_change(self, place: int, quotas: FourQuotas, grains: Sequence[int]) -> Change:
+    def _demand_change(self, place: int, quotas: FourQuotas, grains: Sequence[int], group: LimitedGroup) -> Change:
         change = Change.NONE
         contended = bool(self._contended[place])
         for kind, quota in enumerate(quotas):
             now, sent = int(self._demand[place * KINDS + kind]), int(self._sent_demand[place * KINDS + kind])
             amount = abs(now - sent)
-            if not amount:
-                continue
+            if not amount or (contended and min(now, sent) > 2 * share_of(group, kind) > 0):
+                continue  # It is far above what can be had.
             if self._gap_ms[place * 2 + kind // 2]:
                 if changed_with_gaps(sent, now, quota or sent):
                     change = Change.EARLY
                 continue
             much = amount * _CHANGED_PART > max(now, sent)
+            if contended and sent * 2 // 3 < now < sent:
+                change = max(change, Change.REGULAR if much else Change.NONE)
+                continue
             large = quota is not None and amount * (_MUCH_QUOTA_PART if much else _CHANGED_QUOTA_PART) > quota
             if (large or much) and (not now or not sent or changed(sent, now, grains[kind], contended=contended)):
                 change = max(change, Change.EARLY if large else Change.REGULAR)
         return change
 
-    def share_change(self, place: int, kind: int, share: int, quota: int) -> Change:
-        """Whether the share of a group with demand is to be reported."""
-        sent = self._sent_share[place * KINDS + kind]
-        change = part_of(share, quota) - sent
-        if -change <= sent // _CHANGED_SHARE_PART >= change:
-            return Change.NONE
-        return Change.EARLY if abs(change) > _EARLY_SHARE and self._contended[place] else Change.REGULAR
+
+def share_of(group: LimitedGroup, kind: int) -> int:
+    """Return the present share of one kind in thousandths per second; 0 if there is no limit."""
+    rate = (group.publish, group.dispatch)[kind // 2].share
+    return round(((rate.bytes if kind % 2 else rate.messages) or 0) * _THOUSAND)
 
 
-def part_of(share: int | None, quota: int | None) -> int:
-    """Return a share as a part of its quota, in `WHOLE_SHARE`ths, rounded up; 0 if there is no limit."""
-    if not share or not quota:
-        return 0
-    return min(WHOLE_SHARE, -(-share * WHOLE_SHARE // quota))
+def _used_part(group: LimitedGroup, kind: int, counted: Sequence[int]) -> float:
+    """How much was used in comparison with the share; 0 if there is no limit."""
+    share = share_of(group, kind)
+    return counted[kind] / share if share else 0.0
+
+
+def _least(one: array[float], other: array[float]) -> array[float]:
+    return array("f", map(min, one, other))
 
 
 def _grains(counted: Sequence[int], demand: Sequence[int], elapsed_ns: int) -> FourNumbers:

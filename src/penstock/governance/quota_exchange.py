@@ -13,16 +13,20 @@ Theory of operation
 broker with many groups measures some of them each time, in turn.
 
 **Reporting.** In each interval one report is sent. It lists the groups whose demand changed by 10 % or by 1 % of the
-quota, or whose share changed. Every few intervals it is complete: groups that it does not list are not used, so a lost
+quota. Every few intervals it is complete: groups that it does not list are not used, so a lost
 report does no harm for long. A change by 1 % of the quota, or to or from nothing, is reported at once, but at most
 fifty times per interval, and once more in the next regular report. A report without groups says that the sender lives.
 
 **Sharing.** A group's shares are computed when its demand was reported, when a report said something new about it, or
-when its quota or the members changed. They follow from what was reported, not from the latest estimate, so all brokers
-agree.
+when its quota or the members changed. They follow from what was reported, not from the latest estimate.
 
-**Asking.** While it is not known what all members hold (after a start, or when an absent member is heard again), no
-share grows, and each report asks for complete reports.
+**Acknowledging.** More demand is listed in each report until all members have acknowledged one; only then the broker
+counts it for itself. A member divides by what it has heard before it acknowledges that. Less demand counts at once,
+here and wherever it is heard. So for each broker, all others divide by the demand by which it divides itself, or by
+more: and then shares never sum to more than `allocation.BOUND_PERCENT` of the quota.
+
+**Asking.** While it is not known what all members use (after a start, when a silent member is heard again, or when a
+group begins), each report asks for complete reports, and whoever is not known counts as if it wanted everything.
 """
 
 from __future__ import annotations
@@ -31,8 +35,7 @@ from array import array
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import partial
-from itertools import compress, pairwise
-from operator import gt
+from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.units import NS_PER_S
@@ -48,7 +51,7 @@ from penstock.core.usage_report import (
 )
 from penstock.governance.allocation import RESERVE_PERCENT, RULES, Report, Strategy, max_min_share
 from penstock.governance.loans import Loans
-from penstock.governance.own_usage import Change, FourQuotas, LimitedGroup, OwnUsage, part_of
+from penstock.governance.own_usage import Change, Demands, FourQuotas, LimitedGroup, OwnUsage, share_of
 from penstock.governance.quota_members import QuotaMembers
 from penstock.governance.report_senders import Refusal, Sender
 from penstock.governance.resource_group import BURST_NS, GroupRate, GroupRates
@@ -123,10 +126,13 @@ class QuotaExchange:
         # Places to report: at once, and in the regular report. The latter has those of early reports, too: they may
         # have been lost.
         self._early: set[int] = set()
+        # Places with demand that not all members know, and the reports of it that they have not acknowledged.
+        self._unknown: dict[int, list[Demands]] = {}
+        self._fresh: dict[int, set[int]] = {}  # new places, and the members that have not said yet what they use
         self._changed: set[int] = set()
         self._to_review = False  # a report may have changed how quotas are divided
         self._heard: set[int] = set()  # places of which a report said something new
-        self._sequence = 0
+        self._sequence = incarnation  # so numbers are never used again
         self._cycle = 0
         self._to_divide = 0  # groups whose shares are to be computed, because the members have changed
         self._measured = 0  # how many of the groups were measured in this round
@@ -134,6 +140,8 @@ class QuotaExchange:
         self._sent_ns = now_ns - options.interval_ns
         self._complete_ns = now_ns  # when a complete report was sent last
         self._complete_at_ns = now_ns  # when one is due before its turn
+        self._is_acknowledged = False  # perhaps all members know some demand now
+        self._answers = False  # whether another broker waits for acknowledgements
 
     @property
     def refused(self) -> Counter[Refusal]:
@@ -187,6 +195,8 @@ class QuotaExchange:
         self._loans.forget(place)
         self._early.discard(place)
         self._changed.discard(place)
+        self._unknown.pop(place, None)
+        self._fresh.pop(place, None)
 
     def serves(self, group: int) -> bool:
         """Whether a group is shared here: others need not be decoded."""
@@ -196,6 +206,7 @@ class QuotaExchange:
         """Set the registered brokers of the cluster. What others used is forgotten when they leave."""
         for number in self._members.set_members(brokers, now_ns):
             self._forget(number)
+            self._has_said_all(number)
         self._review(now_ns)
         self._to_divide = len(self._places)
 
@@ -204,10 +215,10 @@ class QuotaExchange:
     @property
     def poll_at_ns(self) -> int:
         """When `poll` has something to do, if nothing arrives before."""
-        if self._to_divide or self._heard or self._to_review:
+        if self._to_divide or self._heard or self._to_review or self._is_acknowledged:
             return 0
         at_ns = min(self._next_measure_ns, self._next_regular_ns, self._complete_at_ns)
-        if self._early or self._loans.granted:
+        if self._early or self._loans.granted or self._answers:
             at_ns = min(at_ns, self._sent_ns + self.options.interval_ns // EARLY_PER_INTERVAL)
         return at_ns
 
@@ -217,6 +228,9 @@ class QuotaExchange:
         if self._to_review:
             self._to_review = False
             self._review(now_ns)
+        if self._is_acknowledged:
+            self._is_acknowledged = False
+            self._count_known(now_ns)
         if self._to_divide:
             self._divide_some(now_ns)
         while self._heard:
@@ -225,15 +239,18 @@ class QuotaExchange:
         if now_ns >= self._next_measure_ns:
             self._next_measure_ns = now_ns + interval_ns // MEASURED_PER_INTERVAL
             self._review(now_ns)
+            self._count_known(now_ns)
             self._measure(now_ns)
-            due = due or self._members.cluster.unknown
+            due = due or self._is_urgent(now_ns)
         regular = now_ns >= self._next_regular_ns
         if regular:
             self._next_regular_ns += interval_ns * (1 + (now_ns - self._next_regular_ns) // interval_ns)
             self._cycle += 1
             if not self._fair:
                 self._apply_all(now_ns)
-        elif (self._early or self._loans.granted) and now_ns - self._sent_ns >= interval_ns // EARLY_PER_INTERVAL:
+        elif (
+            self._early or self._loans.granted or self._answers
+        ) and now_ns - self._sent_ns >= interval_ns // EARLY_PER_INTERVAL:
             due = True
         return self._reports(now_ns, wall_ms, regular=regular) if due or regular else []
 
@@ -248,7 +265,7 @@ class QuotaExchange:
             change = self._own.measure(place, self._quotas[place], group, now_ns, with_held=self._fair)
             self._to_report(place, change)
             if change is Change.EARLY and self._fair:
-                self._own.demand_is_sent(place)
+                self._report_demand(place)
                 self._apply(place, now_ns)
 
     def _lend(self, place: int, group: LimitedGroup, now_ns: int) -> None:
@@ -267,7 +284,7 @@ class QuotaExchange:
                 quota, borrowed = self._quotas[place][kind], self._loans.borrowed(place, kind)
                 if quota is None or began or stopped:
                     continue  # What was not used before, or while this process was stopped, nobody can use any more.
-                most = self._own.sent(place, kind, quota)[1] * self._measured_ns * 2 // NS_PER_S
+                most = share_of(group, kind) * self._measured_ns * 2 // NS_PER_S
                 amount = min(spilled, most + borrowed)
                 if limiter.waits_since_ns is not None:
                     group.borrow(kind, amount, now_ns)
@@ -301,15 +318,18 @@ class QuotaExchange:
     def receive(self, report: UsageReport, now_ns: int, wall_ms: int) -> Refusal | None:
         """Take a report of another broker into account; or return why it does not count."""
         sender = self._members.accept(report, now_ns, wall_ms)
-        self._to_review = self._to_review or self._members.unsettled or isinstance(sender, Refusal)
+        self._to_review = self._to_review or self._members.asks or isinstance(sender, Refusal)
         if isinstance(sender, Refusal):
             return sender
+        self._answers = self._answers or report.urgent
+        self._is_acknowledged = self._is_acknowledged or bool(report.heard and self._unknown)
         if report.asks:
             # At most some times per interval: all may ask at the same time, again and again.
             at_ns = max(now_ns, self._complete_ns + self.options.interval_ns // COMPLETE_PER_INTERVAL)
             self._complete_at_ns = min(self._complete_at_ns, at_ns)
         for borrower in report.borrowers:
-            if borrower.broker == self.broker and self._loans.are_new(borrower, now_ns):
+            sent_ns = self._members.sent_ns(borrower.sequence)
+            if borrower.broker == self.broker and self._loans.are_new(borrower, sent_ns, now_ns):
                 self._borrow(borrower.loans, now_ns)
         for usage in report.groups:
             place = self._place(usage.group)
@@ -320,7 +340,9 @@ class QuotaExchange:
                 self._heard.add(place)
         if report.covered is not None:
             self._forget_unlisted(sender, report, report.covered)
-            sender.has_covered(report.covered)
+            if self._members.hears_us(report, now_ns) and sender.has_covered(report.covered):
+                self._has_said_all(sender.number)
+                self._to_review = True
         return None
 
     def _borrow(self, loans: Sequence[Loan], now_ns: int) -> None:
@@ -337,10 +359,8 @@ class QuotaExchange:
     def _learn(self, place: int, number: int, usage: GroupUsage) -> None:
         """Remember what a broker uses of a group."""
         demands = _sum(usage.used, usage.held) if self._fair else usage.used
-        if demands == NOTHING:
-            changed = self._others.remove(place, number)
-        else:
-            changed = self._others.put(place, number, demands, usage.share)
+        others = self._others
+        changed = others.remove(place, number) if demands == NOTHING else others.put(place, number, demands)
         self._loans.waits(place, number, usage.waiting)
         if changed:
             self._own.stale[place] = True
@@ -357,23 +377,39 @@ class QuotaExchange:
 
     def _reports(self, now_ns: int, wall_ms: int, *, regular: bool) -> list[UsageReport]:
         complete = now_ns >= self._complete_at_ns or (regular and self._cycle % self.options.complete_every == 0)
+        urgent = self._is_urgent(now_ns)
         due = self._early | self._changed if regular or complete else set(self._early)
+        for place in due:
+            self._report_demand(place)
+        due |= self._unknown.keys()
         if complete:
-            due.update([place for place in self._places if self._own.used(place)])
-        usages = [self._usage(place, now_ns) for place in sorted(due, key=self._id_of.__getitem__)]
-        if regular:
-            self._changed.clear()
-        self._early.clear()
-        if complete:
-            usages = [usage for usage in usages if usage.used != NOTHING or usage.held != NOTHING]
+            due.update([place for place in self._places if self._own.reported(place) != NOTHING])
             self._complete_ns, self._complete_at_ns = now_ns, _NEVER_NS
+        elif len(due) > GROUPS_PER_REPORT:
+            due = set(islice(chain(self._unknown, due), GROUPS_PER_REPORT))
+        usages = [self._usage(place, now_ns) for place in sorted(due, key=self._id_of.__getitem__)]
+        if complete:
+            usages = [usage for usage in usages if _sum(usage.used, usage.held) != NOTHING]
+        if regular:
+            self._changed -= due
+        self._early -= due
         self._sent_ns = now_ns
-        reports = [self._report(part, complete=complete, wall_ms=wall_ms) for part in _parts(usages)]
+        self._answers = False
+        heard = self._members.acknowledgements(now_ns, every=regular or complete or urgent)
+        reports = [
+            self._report(part, complete=complete, wall_ms=wall_ms)._replace(heard=heard, urgent=urgent)
+            for part in _parts(usages)
+        ]
         if self._loans.granted:
-            heard = partial(self._members.heard, now_ns=now_ns)
-            reports[-1] = reports[-1]._replace(borrowers=self._loans.take(heard))
+            known = partial(self._members.heard, now_ns=now_ns)
+            reports[-1] = reports[-1]._replace(borrowers=self._loans.take(known))
         for report in reports:
-            self._loans.sent(report.sequence, now_ns)
+            self._members.sent(report.sequence, now_ns)
+        for place, waiting in self._unknown.items():
+            if len(reports) == 1 and place in due:
+                self._own.sent(place, waiting, self._sequence)
+            else:
+                waiting.clear()  # A member may acknowledge this report without having heard of the group.
         return reports
 
     def _report(self, part: _Part, wall_ms: int, *, complete: bool) -> UsageReport:
@@ -386,22 +422,41 @@ class QuotaExchange:
             wall_ms,
             tuple(usages),
             covered=Covered(first, last) if complete else None,
-            asks=self._members.cluster.unknown,
+            asks=self._asks,
         )
 
     def _usage(self, place: int, now_ns: int) -> GroupUsage:
         """The group as it is reported: from now on all brokers reckon with this."""
         group, quotas = self._groups[place], self._quotas[place]
         assert group is not None
-        self._own.demand_is_sent(place)
         shares = self._apply(place, now_ns)
-        parts = _four([part_of(share, quota) for share, quota in zip(shares, quotas, strict=True)])
-        self._own.shares_are_sent(place, parts)
-        demand = self._own.demand(place)
+        demand = self._own.reported(place)
         used = _four([min(want, want if share is None else share) for want, share in zip(demand, shares, strict=True)])
         held = _four([want - amount for want, amount in zip(demand, used, strict=True)])
         waiting = self._own.waiting(place, quotas, group)
-        return GroupUsage(self._id_of[place], group.topics, used, held, parts, waiting)
+        return GroupUsage(self._id_of[place], group.topics, used, held, waiting)
+
+    def _report_demand(self, place: int) -> None:
+        """Let the latest estimate be what is reported. More than before counts when all members know it."""
+        reports = self._unknown.get(place, [])
+        if self._own.report(place, reports):
+            self._unknown[place] = reports
+
+    def _count_known(self, now_ns: int) -> None:
+        known = self._members.known_by_all(now_ns)
+        acknowledged = [place for place, reports in self._unknown.items() if reports and reports[0].sequence <= known]
+        for place in acknowledged:
+            if self._own.all_know(place, self._unknown[place], known):
+                del self._unknown[place]
+            self._apply(place, now_ns)
+
+    def _is_urgent(self, now_ns: int) -> bool:
+        """Whether this broker waits for acknowledgements."""
+        return self._asks or any(map(self._own.is_contended, self._unknown)) or self._members.lease_ends(now_ns)
+
+    @property
+    def _asks(self) -> bool:
+        return self._members.asks or bool(self._fresh)
 
     # -- shares
 
@@ -417,52 +472,38 @@ class QuotaExchange:
             self._apply(place, now_ns)
 
     def _apply(self, place: int, now_ns: int) -> list[int | None]:
-        """Compute and enforce the own shares of a group; report them if they changed much."""
+        """Compute and enforce the own shares of a group."""
         group, quotas, own, others = self._groups[place], self._quotas[place], self._own, self._others
         assert group is not None
         own.stale[place] = False
-        cluster = self._members.cluster
-        as_usual = self._fair and not self._members.absent and not self._members.outside
         shares: list[int | None] = [None, None, None, None]
         contended = False
-        change = Change.NONE
         rows = others.rows(place)
+        reported = own.reported(place)
         for kind, quota in enumerate(quotas):
             if quota is None:
                 continue
-            demands, held = others.kind(rows, kind, quota)
-            contended = contended or any(map(gt, demands, held))
-            demand, share = own.sent(place, kind, quota)
-            demands.append(demand)
-            held.append(share)
-            contended = contended or sum(demands) * 10 > quota * _CONTENDED_TENTHS
-            if as_usual:
-                share = max_min_share(quota, demands, held, cluster)
-            else:
-                share = self._share(place, quota, demands, held)
-            shares[kind] = share
-            if demand and change is not Change.EARLY:
-                change = max(change, own.share_change(place, kind, share, quota))
-        self._to_report(place, max(change, own.set_contended(place, quotas, contended=contended)))
+            demands = others.kind(rows, kind)
+            contended = contended or (sum(demands) + reported[kind]) * 10 > quota * _CONTENDED_TENTHS
+            demands.append(own.known(place, kind) if self._fair else reported[kind])
+            shares[kind] = self._share(place, quota, demands)
+        self._to_report(place, own.set_contended(place, quotas, group, contended=contended))
         publish = _changed(group.publish.share, shares[0], shares[1])
         dispatch = _changed(group.dispatch.share, shares[2], shares[3])
         if publish is not group.publish.share or dispatch is not group.dispatch.share:
             group.set_share(GroupRates(publish, dispatch), now_ns)
         return shares
 
-    def _share(self, place: int, quota: int, demands: list[int], shares: list[int]) -> int:
-        """Return the own share, by the demands and the present shares of all; the own ones are the last."""
-        members = self._members
-        cluster = members.cluster
-        if members.outside:
+    def _share(self, place: int, quota: int, demands: list[int]) -> int:
+        """Return the own share, by the demands of all; the own one is the last."""
+        cluster = self._members.cluster
+        if self._members.outside:
             return quota * RESERVE_PERCENT // (100 * cluster.members)
         if not self._fair:
             return RULES[self.options.strategy](quota, list(map(Report, demands)), cluster)[-1]
-        if members.absent:
-            here = [*[number not in members.absent for number in self._others.brokers(place)], True]
-            cluster = cluster._replace(reserved=sum(shares) - sum(compress(shares, here)))
-            demands, shares = list(compress(demands, here)), list(compress(shares, here))
-        return max_min_share(quota, demands, shares, cluster)
+        if place in self._fresh:
+            cluster = cluster._replace(silent=min(cluster.members - 1, cluster.silent + len(self._fresh[place])))
+        return max_min_share(quota, demands, cluster)
 
     # -- members
 
@@ -478,6 +519,14 @@ class QuotaExchange:
         for place in self._others.groups_of(number):
             self._others.remove(place, number)
             self._loans.waits(place, number, NOTHING)
+
+    def _has_said_all(self, number: int) -> None:
+        """A member has said which groups it uses, or has left: new groups need not wait for it."""
+        for place, numbers in list(self._fresh.items()):
+            numbers.discard(number)
+            if not numbers:
+                del self._fresh[place]
+            self._heard.add(place)
 
     # -- places
 
@@ -496,6 +545,9 @@ class QuotaExchange:
             self._id_of.append(group)
         self._own.begin(place)
         self._others.add_group(place)
+        if self._fair and (numbers := self._members.known()):
+            last = next(reversed(self._fresh.values()), None)
+            self._fresh[place] = last if last == numbers else numbers  # one object for all that begin together
         self._ids.insert(at, group)
         self._places.insert(at, place)
 

@@ -34,7 +34,7 @@ from itertools import repeat
 from operator import add, gt, mul
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from penstock.governance.allocation import RULES, Cluster, Report, Strategy, max_min_settling, water_level
+from penstock.governance.allocation import RULES, Cluster, Report, Strategy, max_min_shares, water_level
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -237,7 +237,7 @@ class QuotaReplay:
             fresh = len(wanted) - len(present)
             present = present + [0] * fresh
             if self._strategy is Strategy.MAX_MIN:
-                shares, settled = max_min_settling(quota, wanted, present)
+                shares, settled = max_min_shares(quota, wanted), True
             else:
                 served = list(map(Report, map(min, wanted, present)))
                 shares, settled = RULES[self._strategy](quota, served, Cluster(members=len(wanted))), False

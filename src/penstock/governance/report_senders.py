@@ -40,15 +40,34 @@ class Refusal(StrEnum):
 class Sender:
     """Another broker of the cluster."""
 
-    __slots__ = ("_covered_to", "_delay_ms", "_late_ms", "complete", "heard_ns", "incarnation", "number", "sequence")
+    __slots__ = (
+        "_covered_to",
+        "_delay_ms",
+        "_late_ms",
+        "acknowledged",
+        "complete",
+        "heard_ns",
+        "id",
+        "incarnation",
+        "known_ns",
+        "number",
+        "seen",
+        "sequence",
+        "waits",
+    )
 
-    def __init__(self, number: int, *, complete: bool, now_ns: int) -> None:
+    def __init__(self, number: int, member: int, *, complete: bool, now_ns: int) -> None:
         """Args: complete: all that it uses is known, for instance because it began after us and was not heard yet."""
         self.number = number
+        self.id = member
         self.complete = complete
         self.heard_ns = now_ns  # or when it became a member
         self.incarnation = 0
         self.sequence = 0
+        self.seen = 0  # the last of its reports that counted
+        self.waits = False  # it wants that to be acknowledged
+        self.acknowledged = 0  # the last own report that it has acknowledged
+        self.known_ns = now_ns  # when we sent that
         self._covered_to = 0  # ids below were covered by reports in a row
         self._delay_ms: int | None = None  # the least that a report of this incarnation took, by the two clocks
         self._late_ms: int | None = None  # what the last one took, if that was too long
@@ -68,16 +87,25 @@ class Sender:
         if self._is_late(wall_ms - report.published_ms, interval_ns // NS_PER_MS):
             return Refusal.OLD
         self.heard_ns = now_ns
+        self.seen = report.sequence
+        self.waits = self.waits or report.urgent
         return None
 
-    def has_covered(self, covered: Covered) -> None:
+    def acknowledges(self, sequence: int, sent_ns: int | None) -> None:
+        """It has taken an own report into account; `sent_ns` is None if nobody remembers when that was sent."""
+        if sent_ns is not None and sequence > self.acknowledged:
+            self.acknowledged, self.known_ns = sequence, sent_ns
+
+    def has_covered(self, covered: Covered) -> bool:
         """A report spoke of all groups with these ids; when reports have covered all ids, the sender is complete."""
         if covered.first not in {0, self._covered_to}:
-            return
+            return False
         self._covered_to = covered.last + 1
-        if covered.last == GROUP_ID_MAX:
-            self._covered_to = 0
-            self.complete = True
+        if covered.last < GROUP_ID_MAX:
+            return False
+        self._covered_to = 0
+        self.complete = True
+        return True
 
     def _is_late(self, delay_ms: int, interval_ms: int) -> bool:
         if self._delay_ms is None or delay_ms < self._delay_ms:

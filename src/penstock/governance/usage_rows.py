@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the other brokers use of each group: PIP-82's Map<group, Map<broker, usage>>, in columns.
 
-Why columns: a broker with 5,000 groups, each on four other brokers, keeps 20,000 rows of eight numbers. As objects they
-take 10 MB, as columns 0.6 MB. Where: `quota_exchange` fills it from reports, and reads one group's rows to divide its
+Why columns: a broker with 5,000 groups, each on four other brokers, keeps 20,000 rows of four numbers. As objects they
+take 10 MB, as columns 0.5 MB. Where: `quota_exchange` fills it from reports, and reads one group's rows to divide its
 quota.
 
 Groups and brokers are small numbers here (their places in lists of the caller). Rows of one group are a linked list,
@@ -14,7 +14,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.usage_report import KINDS, WHOLE_SHARE
+from penstock.core.usage_report import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,9 +23,9 @@ _NONE: Final = -1
 
 
 class UsageRows:
-    """Demand and share of each broker in each group, for four kinds of quota."""
+    """Demand of each broker in each group, for four kinds of quota."""
 
-    __slots__ = ("_brokers", "_demands", "_first", "_free", "_next", "_shares")
+    __slots__ = ("_brokers", "_demands", "_first", "_free", "_next")
 
     def __init__(self) -> None:
         self._first = array("i")  # by group: its first row
@@ -33,12 +33,11 @@ class UsageRows:
         self._free = _NONE
         self._brokers = array("H")
         self._demands = array("f")  # thousandths per second, KINDS per row
-        self._shares = array("H")  # WHOLE_SHAREths of the quota, KINDS per row
 
     @property
     def nbytes(self) -> int:
         """Memory of all columns."""
-        columns = (self._first, self._next, self._brokers, self._demands, self._shares)
+        columns = (self._first, self._next, self._brokers, self._demands)
         return sum(column.buffer_info()[1] * column.itemsize for column in columns)
 
     def add_group(self, group: int) -> None:
@@ -47,10 +46,10 @@ class UsageRows:
             self._first.append(_NONE)
         assert self._first[group] == _NONE
 
-    def put(self, group: int, broker: int, demands: Sequence[int], shares: Sequence[int]) -> bool:
+    def put(self, group: int, broker: int, demands: Sequence[int]) -> bool:
         """Set the row of one broker in one group; returns whether it is new or differs from before."""
         row = self._row(group, broker)
-        new_demands, new_shares = array("f", demands), array("H", shares)
+        new = array("f", demands)
         is_new = row == _NONE
         if is_new:
             row = self._new_row()
@@ -58,9 +57,9 @@ class UsageRows:
             self._next[row] = self._first[group]
             self._first[group] = row
         here = slice(row * KINDS, (row + 1) * KINDS)
-        if not is_new and self._demands[here] == new_demands and self._shares[here] == new_shares:
+        if not is_new and self._demands[here] == new:
             return False
-        self._demands[here], self._shares[here] = new_demands, new_shares
+        self._demands[here] = new
         return True
 
     def remove(self, group: int, broker: int) -> bool:
@@ -98,13 +97,10 @@ class UsageRows:
         """Return what `kind` needs to know of one group."""
         return [row * KINDS for row in self._rows(group)]
 
-    def kind(self, rows: list[int], kind: int, quota: int) -> tuple[list[int], list[int]]:
-        """Demands and shares of a quota of all brokers in one group, in thousandths per second."""
-        demands, shares = self._demands, self._shares
-        return (
-            [int(demands[row + kind]) for row in rows],
-            [shares[row + kind] * quota // WHOLE_SHARE for row in rows],
-        )
+    def kind(self, rows: list[int], kind: int) -> list[int]:
+        """Demands of one kind of all brokers in one group, in thousandths per second."""
+        demands = self._demands
+        return [int(demands[row + kind]) for row in rows]
 
     def demand(self, group: int, broker: int) -> tuple[int, ...]:
         """Demands of one broker in one group; empty if it has no row."""
@@ -131,5 +127,4 @@ class UsageRows:
         self._next.append(_NONE)
         self._brokers.append(0)
         self._demands.extend((0.0,) * KINDS)
-        self._shares.extend((0,) * KINDS)
         return len(self._next) - 1

@@ -110,10 +110,8 @@ _CLASSES: Final = {
         "entry entry entry entry entry entry entry entry entry entry entry entry entry entry "
     ),
     "ResourceUsageBorrower": "entry entry entry entry entry entry",
-    "ResourceUsageInfo": "entry entry entry entry entry entry entry entry entry entry entry",
-    "ResourceUsages": (
-        "entry entry entry entry entry entry entry entry entry entry entry entry entry entry entry entry entry entry "
-    ),
+    "ResourceUsageInfo": "entry entry entry entry entry entry entry entry entry entry entry entry entry entry",
+    "ResourceUsages": "entry entry entry entry entry entry entry entry entry entry entry entry entry entry",
     "ScalableAssignedSegment": "answer answer answer answer",
     "ScalableConsumerAssignment": "answer answer",
     "ScalableTopicDAG": "answer answer answer answer answer",

@@ -1031,7 +1031,10 @@ class ResourceUsageInfo(Message):
     usages_size: int
     signature: bytes
     borrowers: RepeatedCompositeFieldContainer[ResourceUsageBorrower]
-    def __init__(self, broker: str | None = ..., incarnation: int | None = ..., sequence: int | None = ..., published_ms: int | None = ..., covered_first: int | None = ..., covered_last: int | None = ..., asks: bool | None = ..., usages: bytes | None = ..., usages_size: int | None = ..., signature: bytes | None = ..., borrowers: Iterable[ResourceUsageBorrower | Mapping] | None = ...) -> None: ...
+    heard_members: RepeatedScalarFieldContainer[int]
+    heard_sequences: RepeatedScalarFieldContainer[int]
+    urgent: bool
+    def __init__(self, broker: str | None = ..., incarnation: int | None = ..., sequence: int | None = ..., published_ms: int | None = ..., covered_first: int | None = ..., covered_last: int | None = ..., asks: bool | None = ..., usages: bytes | None = ..., usages_size: int | None = ..., signature: bytes | None = ..., borrowers: Iterable[ResourceUsageBorrower | Mapping] | None = ..., heard_members: Iterable[int] | None = ..., heard_sequences: Iterable[int] | None = ..., urgent: bool | None = ...) -> None: ...
 
 class ResourceUsages(Message):
     group_steps: RepeatedScalarFieldContainer[int]
@@ -1044,15 +1047,11 @@ class ResourceUsages(Message):
     held_published_bytes: RepeatedScalarFieldContainer[int]
     held_dispatched_messages: RepeatedScalarFieldContainer[int]
     held_dispatched_bytes: RepeatedScalarFieldContainer[int]
-    share_published_messages: RepeatedScalarFieldContainer[int]
-    share_published_bytes: RepeatedScalarFieldContainer[int]
-    share_dispatched_messages: RepeatedScalarFieldContainer[int]
-    share_dispatched_bytes: RepeatedScalarFieldContainer[int]
     waiting_published_messages: RepeatedScalarFieldContainer[int]
     waiting_published_bytes: RepeatedScalarFieldContainer[int]
     waiting_dispatched_messages: RepeatedScalarFieldContainer[int]
     waiting_dispatched_bytes: RepeatedScalarFieldContainer[int]
-    def __init__(self, group_steps: Iterable[int] | None = ..., topics: Iterable[int] | None = ..., published_messages: Iterable[int] | None = ..., published_bytes: Iterable[int] | None = ..., dispatched_messages: Iterable[int] | None = ..., dispatched_bytes: Iterable[int] | None = ..., held_published_messages: Iterable[int] | None = ..., held_published_bytes: Iterable[int] | None = ..., held_dispatched_messages: Iterable[int] | None = ..., held_dispatched_bytes: Iterable[int] | None = ..., share_published_messages: Iterable[int] | None = ..., share_published_bytes: Iterable[int] | None = ..., share_dispatched_messages: Iterable[int] | None = ..., share_dispatched_bytes: Iterable[int] | None = ..., waiting_published_messages: Iterable[int] | None = ..., waiting_published_bytes: Iterable[int] | None = ..., waiting_dispatched_messages: Iterable[int] | None = ..., waiting_dispatched_bytes: Iterable[int] | None = ...) -> None: ...
+    def __init__(self, group_steps: Iterable[int] | None = ..., topics: Iterable[int] | None = ..., published_messages: Iterable[int] | None = ..., published_bytes: Iterable[int] | None = ..., dispatched_messages: Iterable[int] | None = ..., dispatched_bytes: Iterable[int] | None = ..., held_published_messages: Iterable[int] | None = ..., held_published_bytes: Iterable[int] | None = ..., held_dispatched_messages: Iterable[int] | None = ..., held_dispatched_bytes: Iterable[int] | None = ..., waiting_published_messages: Iterable[int] | None = ..., waiting_published_bytes: Iterable[int] | None = ..., waiting_dispatched_messages: Iterable[int] | None = ..., waiting_dispatched_bytes: Iterable[int] | None = ...) -> None: ...
 
 class ScalableAssignedSegment(Message):
     segment_id: int

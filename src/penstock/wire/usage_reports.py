@@ -26,7 +26,8 @@ from penstock.core.usage_report import (
     GROUPS_PER_REPORT,
     KINDS,
     LOANS_PER_REPORT,
-    WHOLE_SHARE,
+    MEMBERS_MAX,
+    Acknowledgement,
     Borrower,
     Covered,
     GroupUsage,
@@ -40,7 +41,7 @@ from penstock.wire.errors import ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# The most that a report of `GROUPS_PER_REPORT` groups can take: 18 columns of at most 10 bytes each.
+# The most that a report of `GROUPS_PER_REPORT` groups can take: 14 columns of at most 10 bytes each.
 REPORT_BYTES_MAX: Final = 2 * MIB
 _BROKER_CHARACTERS_MAX: Final = 255
 _SIGNATURE_BYTES: Final = 16
@@ -51,7 +52,7 @@ _COMPRESSED_BYTES_MIN: Final = 200
 _AMOUNT_MAX: Final = (1 << 63) - 1
 
 _KINDS: Final = ("published_messages", "published_bytes", "dispatched_messages", "dispatched_bytes")
-_COLUMNS: Final = tuple(f"{prefix}{kind}" for prefix in ("", "held_", "share_", "waiting_") for kind in _KINDS)
+_COLUMNS: Final = tuple(f"{prefix}{kind}" for prefix in ("", "held_", "waiting_") for kind in _KINDS)
 
 
 class BadReport(StrEnum):
@@ -87,6 +88,10 @@ def encode(report: UsageReport, key: bytes) -> bytes:
         info.covered_first, info.covered_last = report.covered
     if report.asks:
         info.asks = True
+    if report.urgent:
+        info.urgent = True
+    info.heard_members.extend([one.member for one in report.heard])
+    info.heard_sequences.extend([one.sequence for one in report.heard])
     if report.groups:
         columns = _columns(report.groups).SerializeToString()
         kind, usages = NONE, columns
@@ -128,7 +133,7 @@ def _signature(data: bytes, key: bytes) -> bytes:
 
 def _columns(groups: Sequence[GroupUsage]) -> pb.ResourceUsages:
     ids = [usage.group for usage in groups]
-    numbers = zip(*[(*usage.used, *usage.held, *usage.share, *usage.waiting) for usage in groups], strict=True)
+    numbers = zip(*[(*usage.used, *usage.held, *usage.waiting) for usage in groups], strict=True)
     filled = {name: column for name, column in zip(_COLUMNS, numbers, strict=True) if any(column)}
     return pb.ResourceUsages(
         group_steps=_steps(ids),
@@ -192,7 +197,15 @@ def _report(info: pb.ResourceUsageInfo, wanted: Callable[[int], bool]) -> UsageR
         covered,
         info.asks,
         _borrowers(info, wanted),
+        _heard(info),
+        info.urgent,
     )
+
+
+def _heard(info: pb.ResourceUsageInfo) -> tuple[Acknowledgement, ...]:
+    if len(info.heard_members) > MEMBERS_MAX:
+        raise ValueError(f"{len(info.heard_members)} members, of which a report has at most {MEMBERS_MAX}")
+    return tuple(map(Acknowledgement, info.heard_members, info.heard_sequences))
 
 
 def _groups(info: pb.ResourceUsageInfo, wanted: Callable[[int], bool]) -> tuple[GroupUsage, ...]:
@@ -221,7 +234,7 @@ def _groups(info: pb.ResourceUsageInfo, wanted: Callable[[int], bool]) -> tuple[
 
 
 def _usage(group: int, topics: int, numbers: list[int]) -> GroupUsage:
-    if max(*numbers[:8], *numbers[12:]) > _AMOUNT_MAX or max(numbers[8:12]) > WHOLE_SHARE:
-        raise ValueError(f"amounts or shares that are too large: {numbers}")
-    a, b, c, d, e, f, g, h, i, j, k, m, n, o, p, q = numbers
-    return GroupUsage(group, topics, (a, b, c, d), (e, f, g, h), (i, j, k, m), (n, o, p, q))
+    if max(numbers) > _AMOUNT_MAX:
+        raise ValueError(f"amounts that are too large: {numbers}")
+    a, b, c, d, e, f, g, h, i, j, k, m = numbers
+    return GroupUsage(group, topics, (a, b, c, d), (e, f, g, h), (i, j, k, m))
