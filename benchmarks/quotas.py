@@ -1,20 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """How well several brokers keep the quota of one resource group together: messages per second that they accept.
 
-    python -m benchmarks.quotas [--brokers 4] [--quota 1000] [--seconds 60]
+    python -m benchmarks.quotas [--brokers 4] [--quota 1000] [--seconds 60] [--small 50]
 
 One group limits four namespaces of two tenants, with topics on all brokers. Producers of the official client send
 unbatched messages as fast as they may. After a third of the time one broker is killed (SIGKILL), after two thirds the
 quota is changed. What brokers accept is read from their own counters; a window of 5 seconds counts if it begins two
 cycles after the start, the kill and the change. Exits 1 if the rate of a window differs by more than 5 %.
+
+With `--small N`, one producer sends as fast as it may, and N topics beside it need half of the quota together: each
+sends messages by chance, whether or not earlier ones were accepted. It is printed which part of what they sent was
+accepted, and how long receipts took.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
+import random
 import re
 import signal
+import statistics
 import sys
 import tempfile
 import threading
@@ -22,6 +29,7 @@ import time
 import urllib.request
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -109,6 +117,43 @@ def produce(client: pulsar.Client, topic: str, ended: threading.Event) -> None:
         producer.send_async(PAYLOAD, lambda _result, _id: None)
 
 
+@dataclass
+class Small:
+    """A producer of a topic that needs little: what it sent, and how long receipts took."""
+
+    client: pulsar.Client
+    topic: str
+    rate: float  # messages per second
+    sent: int = 0
+    waits_s: list[float] = field(default_factory=list)
+
+    def produce(self, ended: threading.Event) -> None:
+        chance = random.Random(self.topic)
+        producer = self.client.create_producer(self.topic, batching_enabled=False, send_timeout_millis=0)
+        at_s = time.monotonic()
+        while not ended.is_set():
+            at_s += chance.expovariate(self.rate)
+            ended.wait(max(0.0, at_s - time.monotonic()))
+            self.sent += 1
+            producer.send_async(PAYLOAD, partial(self._received, time.monotonic()))
+
+    def _received(self, sent_s: float, result: pulsar.Result, _: pulsar.MessageId) -> None:
+        if result == pulsar.Result.Ok:
+            self.waits_s.append(time.monotonic() - sent_s)
+
+
+def print_small(small: Sequence[Small]) -> None:
+    parts = [len(one.waits_s) / max(1, one.sent) for one in small]
+    waits_s = sorted(wait_s for one in small for wait_s in one.waits_s)
+    jain = sum(parts) ** 2 / len(parts) / sum(part * part for part in parts)
+    print(
+        f"{len(small)} small topics: {sum(parts) / len(parts):.1%} of what each sent was accepted, "
+        f"the least {min(parts):.1%}, "
+        f"Jain {jain:.4f}; receipts after {statistics.median(waits_s) * 1e3:.0f} ms (median), "
+        f"{waits_s[len(waits_s) * 99 // 100] * 1e3:.0f} ms (99 %)"
+    )
+
+
 def set_up(port: int, quota: int) -> list[str]:
     """Create the group, the tenants, the namespaces; returns the topics."""
     put_quota(port, quota)
@@ -156,7 +201,14 @@ def run(options: argparse.Namespace) -> tuple[dict[str, list[tuple[float, float]
         logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, str(data.with_name("client.log")))
         client = pulsar.Client(broker.url, logger=logger, io_threads=1)
         stack.callback(client.close)
-        threads = [threading.Thread(target=produce, args=(client, topic, ended), daemon=True) for topic in topics]
+        hogs = topics[:1] if options.small else topics
+        threads = [threading.Thread(target=produce, args=(client, topic, ended), daemon=True) for topic in hogs]
+        namespaces = itertools.cycle(NAMESPACES)
+        small = [
+            Small(client, f"persistent://{next(namespaces)}/small-{number}", options.quota / 2 / options.small)
+            for number in range(options.small)
+        ]
+        threads += [threading.Thread(target=one.produce, args=(ended,), daemon=True) for one in small]
         for thread in threads:
             thread.start()
         stack.callback(ended.set)
@@ -174,6 +226,8 @@ def run(options: argparse.Namespace) -> tuple[dict[str, list[tuple[float, float]
                 events["change"] = time.monotonic()
                 put_quota(broker.admin_port, changed)
             time.sleep(SAMPLE_S)
+        if small:
+            print_small(small)
         found = windows(counters.samples, list(events.values()), CYCLES_EXEMPT * CYCLE_S)
         begins = [*events.values(), float("inf")]
         by_phase = {
@@ -193,6 +247,7 @@ def main() -> int:
     parser.add_argument("--brokers", type=int, default=4)
     parser.add_argument("--quota", type=int, default=1_000, help="messages per second")
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--small", type=int, default=0, help="topics that need little, beside one that needs all")
     parser.add_argument("--verbose", action="store_true", help="print each sample")
     options = parser.parse_args()
     by_phase, quotas = run(options)

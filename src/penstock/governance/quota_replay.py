@@ -8,8 +8,8 @@ Theory of operation
 
 A recording says for each minute and broker what was used, under which quota and share, for how long something waited,
 what waited at the end, and which share would have been enough (`needed_rate`). What has arrived in a minute is what was
-used, and what waits more than before. Every five seconds the quota is divided by `allocation`, from what arrives and
-present shares. What fits into a broker's share passes; the rest waits for the next minute. So with the recorded quota
+used, and what waits more than before. Every five seconds the quota is divided by `allocation`, from what arrives.
+What fits into a broker's share passes; the rest waits for the next minute. So with the recorded quota
 the replay passes what was recorded. What clients would have sent if they had been answered sooner is not known, and
 not invented: after minutes that were limited, what passes with a larger quota is at least that.
 
