@@ -68,6 +68,7 @@ class Scale:
         self.chance = random.Random(seed)
         self.topics = topics
         self.now_ns = 0
+        self.sequence = 0  # of the reports of others
         self.rates = {
             group_id(f"tenant-{number // 50}/namespace-{number}"): 20 * 100 ** self.chance.random()
             for number in range(OWN)
@@ -103,23 +104,34 @@ class Scale:
                     group.grow(5 * interval_ns / MEASURED_PER_INTERVAL / NS_PER_S, self.chance, self.now_ns)
             started_ns = process_time_ns()
             for exchange in self.exchanges:
-                payloads += [encode(report, KEY) for report in exchange.poll(self.now_ns, WALL_MS)]
+                reports = exchange.poll(self.now_ns, WALL_MS)
+                payloads += [encode(report, KEY) for report in reports]
+                if any(report.urgent for report in reports):
+                    self._acknowledge(exchange, reports[-1].sequence)
             took_ns += process_time_ns() - started_ns
         return payloads, took_ns
 
-    def hear(self, part: float, sequence: int) -> tuple[int, int]:
+    def _acknowledge(self, exchange: QuotaExchange, sequence: int) -> None:
+        """All others acknowledge a report."""
+        self.sequence += 1
+        heard = (Acknowledgement(member_id(self.names[0]), sequence),)
+        for name in self.names[1:]:
+            exchange.receive(UsageReport(name, 1, self.sequence, WALL_MS, heard=heard), self.now_ns, WALL_MS)
+
+    def hear(self, part: float) -> tuple[int, int]:
         """Receive a report of each other broker that lists this part of its groups; return its bytes and the CPU."""
         nbytes = took_ns = 0
+        self.sequence += 1
         for number in range(1, BROKERS):
             for topic, exchange in enumerate(self.exchanges):
-                payload = encode(self._report(number, topic, part, sequence), KEY)
+                payload = encode(self._report(number, topic, part), KEY)
                 nbytes += len(payload)
                 started_ns = process_time_ns()
                 exchange.receive(decode(payload, KEY, exchange.serves), self.now_ns, WALL_MS)
                 took_ns += process_time_ns() - started_ns
         return nbytes, took_ns
 
-    def _report(self, number: int, topic: int, part: float, sequence: int) -> UsageReport:
+    def _report(self, number: int, topic: int, part: float) -> UsageReport:
         chance = self.chance
         shared = set(self.others[number])
         ids = {one for one in shared if one % self.topics == topic}
@@ -133,12 +145,12 @@ class Scale:
             usages.append(GroupUsage(one, 3, used, (0, 0, 0, 0)))
         last = self.exchanges[topic]._sequence  # noqa: SLF001
         heard = tuple(Acknowledgement(member_id(name), last) for name in self.names)
-        return UsageReport(self.names[number], 1, sequence, WALL_MS, tuple(usages), heard=heard)
+        return UsageReport(self.names[number], 1, self.sequence, WALL_MS, tuple(usages), heard=heard)
 
 
 def measure(topics: int) -> dict[str, float]:
     scale = Scale(topics, seed=1)
-    heard_bytes, heard_ns = scale.hear(1, 1)  # as after a start: all groups of all brokers
+    heard_bytes, heard_ns = scale.hear(1)  # as after a start: all groups of all brokers
     for exchange in scale.exchanges:
         for sender in exchange._members._senders.values():  # noqa: SLF001 -- as if their reports had been complete
             sender.complete = True
@@ -150,7 +162,7 @@ def measure(topics: int) -> dict[str, float]:
         sent.append(sum(map(len, payloads)))
         spent.append(took_ns)
     part = statistics.mean(sent) / max(1, sum(map(len, complete)))
-    _, steady_ns = scale.hear(min(1, part), 2)
+    _, steady_ns = scale.hear(min(1, part))
     divide_ns = []
     for _ in range(DIVISIONS):
         started_ns = process_time_ns()

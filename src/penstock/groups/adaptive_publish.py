@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from penstock.governance.holds import HoldKind
 from penstock.governance.resource_group import ClassLimiter, GroupRate
-from penstock.groups.group_publish import GroupPublish
+from penstock.groups.publish_limit import PublishLimit
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.governance.adaptive_throttle import Throttle
 
 
-class AdaptivePublish(GroupPublish):
+class AdaptivePublish(PublishLimit):
     """The limit of one topic, or of all topics of a payer; their producers wait in turn."""
 
     hold: ClassVar[HoldKind] = HoldKind.ADAPTIVE_RATE

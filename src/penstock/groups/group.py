@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.governance.observed_rate import ObservedRate
 from penstock.governance.resource_group import GroupLimiter, GroupRate, GroupRates
-from penstock.groups.group_dispatch import GroupDispatch
-from penstock.groups.group_publish import GroupPublish
+from penstock.groups.dispatch_limit import DispatchLimit
+from penstock.groups.publish_limit import PublishLimit
 
 if TYPE_CHECKING:
     import asyncio
@@ -52,8 +52,8 @@ class Group:
         self.topics = 0
         self.observed_quota: GroupRates | None = None
         self.limiter = GroupLimiter(self.quota, clock.monotonic_ns())
-        self.publish = GroupPublish(name, self.limiter.publish, clock, loop, by_usage)
-        self.dispatch = GroupDispatch(name, self.limiter.dispatch, clock, loop)
+        self.publish = PublishLimit(name, self.limiter.publish, clock, loop, by_usage)
+        self.dispatch = DispatchLimit(name, self.limiter.dispatch, clock, loop)
 
     def set_share(self, share: GroupRates, now_ns: int) -> None:
         """Change this broker's share; waiters that may pass now do."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from penstock.core.clock import Clock
-    from penstock.groups.group_dispatch import GroupDispatch
+    from penstock.groups.dispatch_limit import DispatchLimit
 
 # For how long permits may be outstanding for a consumer before they are taken for unused.
 RESERVED_NS: Final = 200 * NS_PER_MS
@@ -80,12 +80,12 @@ class Permits:
 
     def __init__(self, steps: PermitSteps, grant: Callable[[int], None], *, exact: bool = True) -> None:
         """Args: grant: sends the broker a FLOW; exact: whether it has sent none yet."""
-        self.lines: tuple[GroupDispatch, ...] = ()
+        self.lines: tuple[DispatchLimit, ...] = ()
         self.wanted = 0
         self.outstanding = 0
         self.until_ns = 0  # when what is reserved returns to the balance
         self.watched = False  # by `steps`
-        self.waits: Episode[GroupDispatch] | None = None  # for the balance of a group
+        self.waits: Episode[DispatchLimit] | None = None  # for the balance of a group
         self._steps = steps
         self._grant = grant
         self._exact = exact
@@ -99,7 +99,7 @@ class Permits:
 
     # -- changes
 
-    def limit(self, lines: Iterable[GroupDispatch]) -> None:
+    def limit(self, lines: Iterable[DispatchLimit]) -> None:
         """Set the groups that limit it."""
         self.leave()
         self.lines = tuple(lines)
@@ -211,7 +211,7 @@ class Permits:
         if self.wanted and not any(line.waits(self) for line in self.lines):
             self.wake()
 
-    def _affordable(self, line: GroupDispatch, now_ns: int) -> int:
+    def _affordable(self, line: DispatchLimit, now_ns: int) -> int:
         """Permits that a group's balance allows, at least one."""
         messages, nbytes = line.left(now_ns)
         permits = PERMITS_MAX if messages is None else int(messages / self._cost)
@@ -235,7 +235,7 @@ class Permits:
                 room = min(room, int(max(most - others, most / line.consumers)), int(min(per_s) * STEP_NS / NS_PER_S))
         return max(1, room)
 
-    def _wait(self, line: GroupDispatch, now_ns: int) -> None:
+    def _wait(self, line: DispatchLimit, now_ns: int) -> None:
         line.wait(self, now_ns)
         self.waits = Episode.begun(self.waits, now_ns)
         self.waits.of = line

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from penstock.governance.memory_pool import Lease
-    from penstock.groups.group_publish import GroupPublish
     from penstock.groups.held_memory import HeldMemory
     from penstock.groups.ports import LimitedProducer, LimitedTopic, SendingClient
+    from penstock.groups.publish_limit import PublishLimit
 
 
 class _HeldRun(NamedTuple):
@@ -49,7 +49,7 @@ class HeldProducer:
     def __init__(self, of: HeldSends, producer: LimitedProducer) -> None:
         self.of = of
         self.producer = producer
-        self.line: GroupPublish | None = None  # in which it waits
+        self.line: PublishLimit | None = None  # in which it waits
         self.rows = 0
         self.amount = Amount()
         self.after: list[Callable[[], None]] = []  # called when all SENDs are published
@@ -118,7 +118,7 @@ class HeldProducer:
         after, self.after = self.after, []
         return after
 
-    def join(self, line: GroupPublish) -> None:
+    def join(self, line: PublishLimit) -> None:
         """Wait in the line of a group."""
         self.line = line
         if self.producer.waits is not None:
@@ -257,7 +257,7 @@ class HeldSends:
 
     def _rows_that_wait(self, run: PublishRun, limited: dict[int, LimitedProducer]) -> dict[int, list[int]]:
         """The rows that must wait, by producer: those after the balance of a group is used up."""
-        left: dict[GroupPublish, list[float]] = {}
+        left: dict[PublishLimit, list[float]] = {}
         waiting: dict[int, list[int]] = {}
         counts = run.message_counts
         for row, producer_id in enumerate(run.producer_ids):
@@ -371,7 +371,7 @@ class HeldSends:
             self.session.connection.unmute(*muted_for)
 
 
-def blocker(topic: LimitedTopic, now_ns: int) -> GroupPublish | None:
+def blocker(topic: LimitedTopic, now_ns: int) -> PublishLimit | None:
     """The first limit of a topic that is in debt."""
     return next((line for line in topic.publish_lines if line.short_of(now_ns) is not None), None)
 

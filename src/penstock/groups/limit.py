@@ -4,7 +4,7 @@
 One class for topics, subscriptions, resource groups, the broker and adaptive throttling, in brokers and proxies. What
 passes is charged in full, into debt if need be; while there is debt, others wait. They are served in turns, lowest use
 first, by one timer.
-Where: `group_publish` lets topics wait, with held SENDs of their producers; `group_dispatch` subscriptions, or the
+Where: `publish_limit` lets topics wait, with held SENDs of their producers; `dispatch_limit` subscriptions, or the
 permits of a proxy's consumers. Without a limit there is no object, and no call.
 """
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from penstock.governance.resource_group import Amount
     from penstock.groups.adaptive_publish import AdaptivePublish, AdaptiveTopic
     from penstock.groups.group import Group
-    from penstock.groups.group_publish import GroupPublish
+    from penstock.groups.publish_limit import PublishLimit
     from penstock.net.connection import Connection
 
 
@@ -26,7 +26,7 @@ class LimitedTopic(Protocol):
     publish_limited_times: int  # how often a limit stopped one of its producers
 
     @property
-    def publish_lines(self) -> Sequence[GroupPublish]: ...  # its limits, in the order in which they are asked
+    def publish_lines(self) -> Sequence[PublishLimit]: ...  # its limits, in the order in which they are asked
 
     def held(self, messages: int, nbytes: int) -> None:
         """Count SENDs that are held, for whatever limit, or that are not any more (negative)."""
@@ -35,7 +35,7 @@ class LimitedTopic(Protocol):
 class LimitedProducer(Protocol):
     """A producer whose SENDs may be held."""
 
-    waits: Episode[GroupPublish] | None  # None until it waits for the first time
+    waits: Episode[PublishLimit] | None  # None until it waits for the first time
 
     @property
     def producer_id(self) -> int: ...

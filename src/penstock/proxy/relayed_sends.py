@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.governance.holds import Episode
     from penstock.governance.memory_pool import Lease
     from penstock.groups.group import Group
-    from penstock.groups.group_publish import GroupPublish
+    from penstock.groups.publish_limit import PublishLimit
     from penstock.net.connection import Connection
     from penstock.proxy.published_topics import PublishedTopic
     from penstock.proxy.services import Services
@@ -52,7 +52,7 @@ class RelayedTopic:
         self.name = name
         self.publish_limited_times = 0
         self.groups: tuple[Group, ...] = ()
-        self.publish_lines: tuple[GroupPublish, ...] = ()
+        self.publish_lines: tuple[PublishLimit, ...] = ()
         self.all_producers: PublishedTopic | None = None
 
     def held(self, messages: int, nbytes: int) -> None:
@@ -88,7 +88,7 @@ class RelayedProducer:
         self.charged_bytes = charged_bytes
         self.messages_in = 0
         self.bytes_in = 0
-        self.waits: Episode[GroupPublish] | None = None
+        self.waits: Episode[PublishLimit] | None = None
 
 
 class RelayedSends:

@@ -14,8 +14,8 @@ from penstock.governance.budget import Row, owner_and_key
 from penstock.governance.holds import Hold, HoldKind
 from penstock.governance.resource_group import NOTHING
 from penstock.groups.adaptive_publish import AdaptivePublish
-from penstock.groups.group_publish import GroupPublish
 from penstock.groups.limit import Limit
+from penstock.groups.publish_limit import PublishLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -144,7 +144,7 @@ class LimitHolds:
         self,
         what: str,
         connection: Connection,
-        limits: Collection[GroupPublish],
+        limits: Collection[PublishLimit],
         *,
         broker: str = "its broker",
         unsent_bytes: int = 0,
@@ -188,7 +188,7 @@ class LimitHolds:
 
     def _said_of_group(self, limit: Limit[Any]) -> Said:
         """A resource group, or one that was."""
-        traffic = "publish" if isinstance(limit, GroupPublish) else "dispatch"
+        traffic = "publish" if isinstance(limit, PublishLimit) else "dispatch"
         group, share, sharing = self._groups().get(limit.owner), limit.limiter.share, self._sharing
         quota = getattr(group.quota, traffic) if group is not None else share
         problem = sharing.problem if sharing is not None else None

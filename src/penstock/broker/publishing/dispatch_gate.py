@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.broker.policies.policy_defaults import PolicyDefaults
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.core.clock import Clock
-    from penstock.groups.group_dispatch import GroupDispatch
+    from penstock.groups.dispatch_limit import DispatchLimit
     from penstock.storage.entry_log import Batch
 
 # A subscription this close to the end of its topic counts as caught up, as in Pulsar.
@@ -32,8 +32,8 @@ class DispatchGate:
         self._clock = clock
         self._limits = limits
         self._subscription = subscription
-        self.limits: tuple[GroupDispatch, ...] = ()  # in the order in which they are asked
-        self.held_by: GroupDispatch | None = None  # that has stopped it last
+        self.limits: tuple[DispatchLimit, ...] = ()  # in the order in which they are asked
+        self.held_by: DispatchLimit | None = None  # that has stopped it last
         # ("msg" or "bytes", "Subscription", "Topic", "Broker" or "Group") -> count
         self.throttled: dict[tuple[str, str], int] = {}
 
@@ -62,7 +62,7 @@ class DispatchGate:
         """Which kind of limit has stopped the subscription last."""
         return HoldKind.DISPATCH_RATE if self.held_by is None else self.held_by.hold
 
-    def _stop(self, spent: str, limit: GroupDispatch, now_ns: int) -> None:
+    def _stop(self, spent: str, limit: DispatchLimit, now_ns: int) -> None:
         subscription = self._subscription
         self.held_by = limit
         if limit.waits(subscription):
@@ -78,7 +78,7 @@ class DispatchGate:
             stop = _affordable(limit.left(now_ns), batch, row, stop)
         return stop
 
-    def _in_force(self) -> Sequence[GroupDispatch]:
+    def _in_force(self) -> Sequence[DispatchLimit]:
         return self.limits if not self._excused() else [limit for limit in self.limits if not limit.is_rate]
 
     def unstored_stop(self, batch: Batch, stop: int) -> int:

@@ -12,8 +12,8 @@ from penstock.broker.policies.policy_values import Rate
 from penstock.core.units import NS_PER_S
 from penstock.governance.holds import HoldKind
 from penstock.governance.resource_group import UNLIMITED, ClassLimiter, GroupRate
-from penstock.groups.group_dispatch import GroupDispatch
-from penstock.groups.group_publish import GroupPublish
+from penstock.groups.dispatch_limit import DispatchLimit
+from penstock.groups.publish_limit import PublishLimit
 
 if TYPE_CHECKING:
     import asyncio
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
 
 
-class RatePublish(GroupPublish):
+class RatePublish(PublishLimit):
     """Publish rate of one topic or of the broker: its producers wait in turn, and others on their connections go on.
 
     Attributes:
@@ -45,7 +45,7 @@ class RatePublish(GroupPublish):
             self.look_again()
 
 
-class DispatchRate(GroupDispatch):
+class DispatchRate(DispatchLimit):
     """Dispatch rate of a subscription, a topic or the broker: its subscriptions wait in turn.
 
     Attributes:

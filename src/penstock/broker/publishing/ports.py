@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.governance.resource_group import Amount
     from penstock.groups.adaptive_publish import AdaptivePublish, AdaptiveTopic
     from penstock.groups.group import Group
-    from penstock.groups.group_publish import GroupPublish
+    from penstock.groups.publish_limit import PublishLimit
     from penstock.net.connection import Connection
     from penstock.storage.entry_log import Batch
 
@@ -56,7 +56,7 @@ class PublishedTopic(Protocol):
     entries_in: int
     chunks_in: int  # chunks that others of their message follow; each is a message in `messages_in`
     publish_limited_times: int  # how often a rate limit stopped one of its producers
-    publish_lines: tuple[GroupPublish, ...]  # its limits
+    publish_lines: tuple[PublishLimit, ...]  # its limits
     resource_groups: tuple[Group, ...]
     adaptive: AdaptiveTopic | None  # None without adaptive throttling, or while nothing is published
     throttle_lines: tuple[AdaptivePublish, ...]

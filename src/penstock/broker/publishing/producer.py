@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.publishing.ports import ProducerClient, PublishedTopic
     from penstock.governance.holds import Episode
-    from penstock.groups.group_publish import GroupPublish
+    from penstock.groups.publish_limit import PublishLimit
 
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -82,7 +82,7 @@ class Producer:
         self.messages_in = 0
         self.bytes_in = 0
         self.seen = NOT_SEEN  # by usage records
-        self.waits: Episode[GroupPublish] | None = None  # for limits; None until it waits for the first time
+        self.waits: Episode[PublishLimit] | None = None  # for limits; None until it waits for the first time
 
     @property
     def address(self) -> str:

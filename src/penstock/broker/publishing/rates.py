@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from penstock.broker.publishing.producer import Producer
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.core.clock import Clock
+    from penstock.groups.dispatch_limit import DispatchLimit
     from penstock.groups.group import Group
-    from penstock.groups.group_dispatch import GroupDispatch
     from penstock.groups.ports import Throttles
 
 # The owner of a mute for the broker's rate; topics use their names, which contain a scheme.
@@ -196,7 +196,7 @@ class Rates:
         for limiter in self._shared_dispatch(topic):
             limiter.limiter.charge(messages, nbytes, now_ns)
 
-    def _shared_dispatch(self, topic: PublishedTopic) -> list[GroupDispatch]:
+    def _shared_dispatch(self, topic: PublishedTopic) -> list[DispatchLimit]:
         rates = (topic.dispatch_limiter, self._dispatch)
         return [*(group.dispatch for group in topic.resource_groups), *(rate for rate in rates if rate is not None)]
 

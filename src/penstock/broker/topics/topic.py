@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from penstock.governance.holds import Refusals
     from penstock.groups.adaptive_publish import AdaptivePublish, AdaptiveTopic
     from penstock.groups.group import Group
-    from penstock.groups.group_publish import GroupPublish
+    from penstock.groups.publish_limit import PublishLimit
     from penstock.storage.entry_log import Batch
 
 # Acknowledged entries are trimmed in steps: a subscription created shortly after still finds the last ones, as in
@@ -181,7 +181,7 @@ class Topic:
         self.messages_out_before = 0
         self.bytes_out_before = 0
         self.publish_limited_times = 0  # how often a rate limit stopped one of its producers
-        self.publish_lines: tuple[GroupPublish, ...] = ()
+        self.publish_lines: tuple[PublishLimit, ...] = ()
         self.refusals: Refusals | None = None  # of producers, by its backlog quotas, since one was admitted
         self.resource_groups: tuple[Group, ...] = ()
         self.adaptive: AdaptiveTopic | None = None

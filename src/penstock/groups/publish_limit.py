@@ -45,7 +45,7 @@ class Waiter(Protocol):
         """
 
 
-class GroupPublish(Limit[object]):
+class PublishLimit(Limit[object]):
     """A publish limit, and the topics that wait for it."""
 
     hold: ClassVar[HoldKind] = HoldKind.GROUP_QUOTA

@@ -29,7 +29,7 @@ class Waiting(Protocol):
         """It may dispatch now."""
 
 
-class GroupDispatch(Limit[Waiting]):
+class DispatchLimit(Limit[Waiting]):
     """A dispatch limit, and the subscriptions that wait for it.
 
     Attributes:
