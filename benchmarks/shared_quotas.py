@@ -106,13 +106,13 @@ class Scale:
             for exchange in self.exchanges:
                 reports = exchange.poll(self.now_ns, WALL_MS)
                 payloads += [encode(report, KEY) for report in reports]
-                if any(report.urgent for report in reports):
+                if reports:
                     self._acknowledge(exchange, reports[-1].sequence)
             took_ns += process_time_ns() - started_ns
         return payloads, took_ns
 
     def _acknowledge(self, exchange: QuotaExchange, sequence: int) -> None:
-        """All others acknowledge a report."""
+        """All others acknowledge a report: at once if it asks for that, else in their next regular ones."""
         self.sequence += 1
         heard = (Acknowledgement(member_id(self.names[0]), sequence),)
         for name in self.names[1:]:

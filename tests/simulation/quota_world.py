@@ -170,6 +170,7 @@ class World:
         self.brokers = [Broker(number, self.quota, options, clocks[number]) for number in range(scenario.brokers)]
         self.seconds: list[Second] = []
         self.spent: list[int] = []  # by all brokers, in each tick
+        self.shares: list[float] = []  # of all that are neither dead nor frozen, after each tick
         self.reports = self.report_bytes = 0
         self._one = OneBroker(scenario.brokers)
         self._mail: list[tuple[int, int, int, UsageReport]] = []
@@ -216,6 +217,7 @@ class World:
                     if now_ns >= max(self._starts_ns[number], broker.exchange.poll_at_ns):
                         self._poll(broker, now_ns)
                 self.spent.append(sum(served) - before)
+                self.shares.append(sum(self._share(broker, now_ns) for broker in brokers))
                 demand = list(map(add, demand, arrived))
                 if scenario.keeps:
                     per_tick = None if self.quota is None else self.quota / TICKS_PER_S
@@ -223,6 +225,10 @@ class World:
             quota = None if self.quota is None else quota_sum / TICKS_PER_S
             self.seconds.append(Second(quota, demand, served, possible if scenario.keeps else fair(quota, demand)))
         return self.seconds
+
+    def _share(self, broker: Broker, now_ns: int) -> float:
+        working = broker.alive and not self._thaws_ns(broker.number, now_ns)
+        return (broker.group.publish.share.messages or 0.0) if working else 0.0
 
     def _set_quota(self, quota: int | None, now_ns: int) -> None:
         self.quota = quota

@@ -395,7 +395,7 @@ class QuotaExchange:
         self._early -= due
         self._sent_ns = now_ns
         self._answers = False
-        heard = self._members.acknowledgements(now_ns, every=regular or complete or urgent)
+        heard = self._members.acknowledgements(now_ns, every=regular or complete or self._asks)
         reports = [
             self._report(part, complete=complete, wall_ms=wall_ms)._replace(heard=heard, urgent=urgent)
             for part in _parts(usages)
