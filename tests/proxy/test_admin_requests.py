@@ -6,9 +6,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import socket
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from hypothesis import given
@@ -24,11 +23,20 @@ from penstock.testing.certificates import Certificate
 from penstock.wire.client.addresses import Address
 
 if TYPE_CHECKING:
+    import socket
     import ssl
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-pytestmark = pytest.mark.real
+    from penstock.testing.loop import VirtualLoop
+
+
+def listening() -> socket.socket:
+    """A socket of the loop that takes connections, as the kernel does also for a stopped process."""
+    listener = cast("VirtualLoop", asyncio.get_running_loop()).network.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    return listener
 
 
 @asynccontextmanager
@@ -44,7 +52,7 @@ async def web(*answers: bytes, tls: ssl.SSLContext | None = None) -> AsyncIterat
         await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
+    server = await asyncio.start_server(serve, sock=listening(), ssl=tls)
     async with server:
         yield WebAddress("127.0.0.1", server.sockets[0].getsockname()[1], tls=tls is not None), seen
 
@@ -87,7 +95,7 @@ async def test_brokers_that_redirect_for_ever_are_given_up() -> None:
         asked.append(1)
 
     asked: list[int] = []
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, sock=listening())
     address = WebAddress("127.0.0.1", server.sockets[0].getsockname()[1], tls=False)
     async with server:
         with pytest.raises(BadRedirect, match=f"was redirected {REDIRECTS_MAX} times"):
@@ -103,8 +111,8 @@ async def test_the_next_broker_is_asked_if_one_does_not_answer() -> None:
 
 @asynccontextmanager
 async def frozen() -> AsyncIterator[WebAddress]:
-    """A server that accepts connections, as the kernel does for a stopped process, and says nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    """A server that says nothing."""
+    with listening() as server:
         yield WebAddress("127.0.0.1", server.getsockname()[1], tls=False)
 
 
