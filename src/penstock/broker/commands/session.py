@@ -58,6 +58,9 @@ UNSOLICITED: Final = 2**64 - 1  # request id of a command that is not an answer
 # SENDs in flight when their producer was closed are ignored, for this many producers of a connection.
 CLOSED_PRODUCERS_KEPT: Final = 1_000
 
+# What a message id, or a word of an ack set, takes in an ACK.
+ACK_ROW_BYTES: Final = 12
+
 Type = codec.BaseCommand.Type
 
 # Possibly large commands that are carried out at once: they need no memory for waiting.
@@ -302,7 +305,8 @@ class Session:
         if consumer is None:
             return
         if event.transaction is not None and event.refused is None:
-            self.requests.command_bytes = 0  # As below.
+            words = sum(map(len, event.ack_sets.values()))  # The request keeps them until they are stored.
+            self.requests.command_bytes = ACK_ROW_BYTES * (len(event.entry_ids) + words)
             # Without a request id nobody waits for the answer, nor notices a refusal.
             answer = partial(self._acknowledge_in, event.transaction, consumer, event)
             self.requests.start(event.request_id or 0, answer)
