@@ -189,7 +189,10 @@ class Partitions(PartitionedTopics):
         # lock.
         subscriptions = await self._subscriptions(name)
         new = [name.of_partition(index) for index in range(self.count(name), partitions)]
-        await in_turns(lambda partition: self._make(partition, subscriptions), new)
+        try:
+            await in_turns(lambda partition: self._make(partition, subscriptions), new)
+        except TopicNotFound as error:  # All of it is being deleted.
+            raise NotFound(f"Partitioned Topic {name} not found") from error
 
         def grown() -> Submit:
             before = self.document(name)
