@@ -10,7 +10,9 @@ import pytest
 import pytest_asyncio
 
 from penstock.broker.composition.administration import administration
+from penstock.core.errors import NotFound
 from penstock.core.names import TopicName
+from penstock.core.position import Position
 from penstock.storage.transaction_rows import TopicTransactions
 from penstock.wire import codec
 from tests.broker.consuming import KEY_SHARED, SHARED, nothing_more, pass_time, subscription_of
@@ -228,3 +230,16 @@ async def test_a_reader_of_another_topic_is_not_held(harness: Harness, consumers
         await other.subscribe(SHARED, topic="persistent://public/default/free", consumer_id=consumer_id)
     await other.publish(b"1")
     assert await other.payloads(1) == [b"1"]
+
+
+async def test_a_delayed_message_of_an_open_transaction_cannot_be_cancelled(harness: Harness) -> None:
+    peer = await producing(harness)
+    await peer.subscribe(SHARED)
+    due = {"deliver_at_time": harness.clock.wall_ms() + HOUR_MS}
+    transaction = await sending(peer, b"delayed", metadata=due)
+    position = Position(topic_of(harness).ledger_id, 0)
+    with pytest.raises(NotFound):
+        await administration(harness.broker).delayed.cancel(NAME, position)
+    await peer.commit(transaction)
+    await administration(harness.broker).delayed.cancel(NAME, position)
+    assert subscription_of(harness).backlog == 0

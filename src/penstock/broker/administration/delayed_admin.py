@@ -65,7 +65,7 @@ class DelayedAdmin:
         if not name.is_persistent:
             raise NotAllowed(f"Cancel a delayed message on a non-persistent topic is not allowed: {name} keeps none")
         topic = await self._finder.topic(name, "Cancel a delayed message")
-        ours = position.ledger_id == topic.ledger_id
+        ours = position.ledger_id == topic.ledger_id and position.entry_id <= topic.last_entry_id
         entry = await self._reads.read_entry(topic.ledger_id, position.entry_id) if ours else None
         if entry is None:
             raise NotFound(f"Message not found: {name} has no {position.ledger_id}:{position.entry_id}")
