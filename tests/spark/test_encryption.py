@@ -7,6 +7,7 @@ import json
 import logging
 import pickle
 import random
+from base64 import b64decode
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -286,6 +287,25 @@ def test_a_data_key_is_unwrapped_by_its_own_key_only(pairs: dict[str, Pair], nam
     for damaged in (said[:-1], b"", bytes(len(said))):
         with pytest.raises(ValueError, match=r"\w"):
             key_module.unwrapped(private, damaged)
+
+
+# What Java's client 4.2.4 made of the message `v0` and the public key that belongs to this one.
+JAVAS_KEY = b"""-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgLZ8yFqWfB/zDFmCm
+DbtlfhBCaLxIFamjJzj7i4IZ5HOhRANCAASk+I2ZHMyGU5HtvpKOhXKfOuoF9NHQ
+zitUaxHo/AZ04uzeM3ir9qfAC1zY26a2gTNbSZgTWOm3Rk5QoMj3Vpzc
+-----END PRIVATE KEY-----
+"""
+JAVAS_DATA_KEY = (
+    "BC7moA+E37mHXuBTrlmVgfFLSJBNcarICsUG4GOU0jK0nQt0HH9ow8xKOP5k7A+H2fzaaXX1sOe4pfUNyF6Gz/7hZkXpA9N1C+eQmojq44/IGjsUJX6a"
+    "ckzbCqWunuP76FG6bB9NYxDbH2zSxO26aeRzkPFt"
+)
+
+
+def test_what_java_encrypts_with_a_curve_is_read() -> None:
+    data_key = key_module.unwrapped(key_module.private_key(JAVAS_KEY), b64decode(JAVAS_DATA_KEY))
+    nonce, payload = b64decode("w+KmeaR85g8Kqlgu"), b64decode("H3XknL0/e+KCbVK5eOLsYItC")
+    assert key_module.DataKey(data_key).decrypt(nonce, payload) == b"v0"
 
 
 def rsa_key() -> rsa.RSAPrivateKey:
