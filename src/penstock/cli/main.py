@@ -49,6 +49,7 @@ COMMANDS: Final = {
     "copy": "redrive",
     "why": "why",
     "context": "context",
+    "token": "token",
     "replay": "replay",
     "spark": "spark",
 }
