@@ -499,6 +499,58 @@ async def test_a_subscription_that_is_made_anew_finds_what_the_last_one_left(har
     await reached(lambda: sum(one.messages_out for one in topic_of(harness).subscriptions.values()), 20)
 
 
+async def subscribed(harness: Harness, name: str, topic: str = TOPIC, *, durable: bool = True) -> Client:
+    """A consumer with a subscription of this name, which wants all."""
+    client = await Client.connected(harness.port)
+    await client.request(
+        Type.SUBSCRIBE,
+        Type.SUCCESS,
+        topic=topic,
+        subscription=name,
+        consumer_id=0,
+        subType=1,
+        initialPosition=1,
+        durable=durable,
+    )
+    client.write(flow(1_000))
+    await turns()
+    return client
+
+
+async def test_a_subscription_that_ended_with_its_consumer_leaves_its_debt_too(harness: Harness) -> None:
+    name = "non-persistent://public/default/n"
+    await harness.broker.policies.set_namespace("public/default", "subscriptionDispatchRate", dispatch_rate(20))
+    producer = await Client.producing(harness.port, topic=name)
+    for visit in range(5):
+        consumer = await subscribed(harness, "s", name, durable=False)
+        await producer.published(*[b""] * 100)
+        (subscription,) = topic_of(harness, name).subscriptions.values()
+        if visit == 0:
+            await delivered(consumer, 20)
+        await turns()
+        assert subscription.messages_out == (20 if visit == 0 else 0)
+        await consumer.close()
+        await until(lambda: not topic_of(harness, name).subscriptions)
+
+
+async def test_subscriptions_of_a_topic_that_is_unloaded_find_each_its_own_debt_again(harness: Harness) -> None:
+    producer = await Client.producing(harness.port)
+    await harness.broker.policies.set_topic(TOPIC, "subscriptionDispatchRate", dispatch_rate(20))
+    for idle in ("a", "c"):
+        await (await subscribed(harness, idle)).close()
+    await producer.published(*[b""] * 100)
+    passed = 0
+    for _ in range(6):
+        busy = await subscribed(harness, "b")
+        if not passed:
+            await delivered(busy, 20)
+        await turns()
+        passed += topic_of(harness).subscriptions["b"].messages_out
+        await administration(harness.broker).topics.unload(TopicName.parse(TOPIC))
+        await busy.close()
+    assert passed == 20
+
+
 async def test_two_subscriptions_at_once_have_a_rate_each(harness: Harness) -> None:
     producer = await Client.producing(harness.port)
     await harness.broker.policies.set_topic(TOPIC, "subscriptionDispatchRate", dispatch_rate(20))

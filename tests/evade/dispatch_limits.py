@@ -160,7 +160,10 @@ async def broker_dispatch(world: World, moves: Moves, chance: Random) -> Verdict
     return await _read_for_all(world, moves, chance, Stretches("the broker", RATE, _burst(moves)), nbytes=False)
 
 
-_GROUP_BURST: Final = "50 ms of the rate, and one entry on each broker; at a proxy a second, and one for each consumer"
+_GROUP_BURST: Final = (
+    "50 ms of the rate; with several brokers 120 ms more that are lent, and one entry on each;"
+    " at a proxy a second, and one for each consumer"
+)
 _PERIODS: Final = "the messages of two periods, and one entry"
 ROWS: Final = (
     Limiter("group-dispatch-messages", "resource group", _GROUP_BURST, READING, group_dispatch_messages),

@@ -84,14 +84,14 @@ ROWS: Final = (
     Limiter(
         "group-publish-messages",
         "resource group",
-        "50 ms of the rate, and one entry on each broker",
+        "50 ms of the rate; with several brokers 120 ms more that are lent, and one entry on each",
         PUBLISHING,
         group_publish_messages,
     ),
     Limiter(
         "group-publish-bytes",
         "resource group",
-        "50 ms of the rate, and one entry on each broker",
+        "50 ms of the rate; with several brokers 120 ms more that are lent, and one entry on each",
         PUBLISHING,
         group_publish_bytes,
     ),

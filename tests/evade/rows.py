@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.names import NamespaceName
-from penstock.core.units import KIB
+from penstock.core.units import KIB, NS_PER_S
+from penstock.governance.loans import COLLECTED_NS
+from penstock.governance.quota_exchange import EARLY_PER_INTERVAL, ExchangeOptions
 from penstock.governance.resource_group import BURST_NS
 from tests.evade.world import GROUP, NAMESPACES, TENANT, Place
 
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
 RATE: Final = 50
 BYTES: Final = 10 * KIB
 LASTS_S: Final = 3.0
-_GROUP_BURST_S: Final = BURST_NS / 1e9
+_GROUP_BURST_S: Final = BURST_NS / NS_PER_S
+# What a broker lends is what it did not use between two early reports, and in the moment in which it is collected.
+_LENT_S: Final = (ExchangeOptions().interval_ns / EARLY_PER_INTERVAL + COLLECTED_NS) / NS_PER_S
 
 ONE, SEVERAL, PROXY = Place(), Place(brokers=3), Place(proxy=True)
 EVERYWHERE: Final = (ONE, SEVERAL, PROXY)
@@ -76,8 +80,9 @@ async def put_in_group(world: World, rates: GroupRates, *, of_tenant: bool = Fal
 
 
 def group_burst(world: World, rate: float, entry: float) -> float:
-    """The burst of a group: its own, and the rest of the entry that uses it up, on each broker."""
-    return rate * _GROUP_BURST_S + entry * len(world.harnesses)
+    """The burst of a group: its own, what is lent, and the rest of the entry that uses it up, on each broker."""
+    lent_s = _LENT_S if len(world.harnesses) > 1 else 0.0
+    return rate * (_GROUP_BURST_S + lent_s) + entry * len(world.harnesses)
 
 
 async def set_policy(world: World, policy: str, value: object) -> None:

@@ -104,6 +104,11 @@ class World:
         """A topic as one who pays: deleted and created again, it may be another broker's, which knows no debt of it."""
         return topic if len(self.harnesses) == 1 else f"{topic} at {await self.owner(topic)}"
 
+    def has_subscription(self, topic: str, subscription: str) -> bool:
+        """Whether a topic that is loaded has this subscription."""
+        loaded = (harness.broker.topics.get(topic) for harness in self.harnesses)
+        return any(one is not None and subscription in one.subscriptions for one in loaded)
+
     def moved(self, topic: str) -> None:
         """Look a topic up anew: it may be served elsewhere."""
         self._owners.pop(topic, None)

@@ -287,7 +287,6 @@ class Broker:
             catalog=catalog,
             changes=self.changes,
             memory=self.metadata_memory,
-            ended=self.rates.forget_subscription,
         )
         self.policies: PolicyService = PolicyService(
             catalog=catalog,
@@ -576,7 +575,8 @@ class Broker:
             self.index.add_name(record.name)
 
     async def _forget_topic(self, name: TopicName) -> None:
-        """Remove schemas and permissions of a deleted topic."""
+        """Remove schemas and permissions of a deleted topic, and what else only its name would bring back."""
+        self.rates.topic_deleted(str(name))
         await self.schemas.forget(name)
         await self.permissions.forget_topic(name)
 

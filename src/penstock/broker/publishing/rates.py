@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.policies.policy_values import Rate
 from penstock.broker.publishing.dispatch_gate import DispatchGate, gate_of
 from penstock.broker.publishing.limiters import DispatchRate, RatePublish
-from penstock.broker.publishing.spent_limiters import SpentLimiters
+from penstock.broker.publishing.spent_limiters import NOBODY, SpentLimiters
 from penstock.core.errors import NotAllowed, TooManyRequests
 from penstock.core.units import NS_PER_S
 
@@ -72,11 +72,13 @@ class Rates:
     def topic_changed(self, topic: PublishedTopic) -> None:
         """Update the limiters of a topic that was loaded or whose policies changed."""
         old, rate = _own_limiter(topic), Rate() if topic.system else topic.policies.publish_rate
-        own = self._publish_limiter(old or self._spent_publish.take(topic.text), topic.text, rate)
+        own = self._publish_limiter(old or self._spent_publish.take(topic.text, topic.text), topic.text, rate)
         shared = None if topic.system else self._publish
         _count(topic, self._groups.named(topic.policies.resource_groups))
         self._set_publish_lines(topic, *(one for one in (own, shared) if one is not None))
-        dispatch = topic.dispatch_limiter or _adopted(self._spent_dispatch.take(topic.text), topic.text, topic)
+        dispatch = topic.dispatch_limiter or _adopted(
+            self._spent_dispatch.take(topic.text, topic.text), topic.text, topic
+        )
         topic.dispatch_limiter = self._dispatch_limiter(
             dispatch, "Topic", topic.text, topic, topic.policies.dispatch_rate
         )
@@ -111,7 +113,8 @@ class Rates:
         if gate is None and unlimited and not groups:
             return
         gate = gate or DispatchGate(subscription, self._clock, self._limits)
-        own = _own_rate(gate) or _adopted(self._spent_subscriptions.take(topic.text), subscription.name, topic)
+        left = self._spent_subscriptions.take
+        own = _own_rate(gate) or _adopted(left(topic.text, subscription.name), subscription.name, topic)
         own = self._dispatch_limiter(own, _SUBSCRIPTION, subscription.name, topic, rate)
         rates = (own, topic.dispatch_limiter, self._dispatch)
         before, gate.limits = gate.limits, (*(one for one in rates if one is not None), *groups)
@@ -142,13 +145,21 @@ class Rates:
             self.throttling.forget_topic(topic)
         _count(topic, ())
         for subscription in topic.subscriptions.values():
-            self.forget_subscription(subscription)
+            self._leave(subscription)
         if topic.dispatch_limiter is not None:
             topic.dispatch_limiter.vacate()
             self._spent_dispatch.leave(topic.text, topic.dispatch_limiter)
             topic.dispatch_limiter = None
 
+    def topic_deleted(self, topic: str) -> None:
+        """Its subscriptions do not come back: others inherit what is left of their limiters."""
+        self._spent_subscriptions.orphan(topic)
+
     def forget_subscription(self, subscription: Subscription) -> None:
+        """Remove the limiters of a subscription that does not come back: whoever is next inherits what is left."""
+        self._leave(subscription, owner=NOBODY)
+
+    def _leave(self, subscription: Subscription, owner: str | None = None) -> None:
         gate = gate_of(subscription)
         if gate is not None:
             for limit in gate.limits:
@@ -156,6 +167,7 @@ class Rates:
             own, gate.limits = _own_rate(gate), ()
             if own is not None:
                 own.vacate()
+                own.owner = subscription.name if owner is None else owner
                 self._spent_subscriptions.leave(subscription.topic.text, own)
 
     def _publish_limiter(self, old: RatePublish | None, owner: str, rate: Rate) -> RatePublish | None:

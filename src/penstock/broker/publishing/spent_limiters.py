@@ -14,8 +14,14 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
 
 
+# The owner of a limiter whose owner will not come back.
+NOBODY: Final = ""
+
+
 class Spent(Protocol):
-    """A limiter."""
+    """A limiter, and whose it is."""
+
+    owner: str
 
     def full(self, now_ns: int) -> bool:
         """Whether nothing is left of what was charged."""
@@ -28,7 +34,7 @@ _NAMES_KEPT: Final = 1_000
 
 
 class SpentLimiters(Generic[LimiterT]):
-    """Limiters by the name of what they limited, in any order: each lets pass its rate and one burst."""
+    """Limiters by the name of what they limited: each lets pass its rate and one burst."""
 
     __slots__ = ("_clock", "_left")
 
@@ -44,16 +50,25 @@ class SpentLimiters(Generic[LimiterT]):
         self._left.setdefault(name, []).append(limiter)
         self._forget_full(name)
 
-    def take(self, name: str) -> LimiterT | None:
-        """Return a limiter that was left under this name and is not full yet, if there is one."""
+    def take(self, name: str, owner: str) -> LimiterT | None:
+        """Return what the owner has left under this name and is not full yet, or one that nobody will come back for.
+
+        If owners that come back took those of others, some would be free of debt, and have the rest of all in turn.
+        """
         self._forget_full(name)
-        left = self._left.get(name)
-        if left is None:
+        left = self._left.get(name, [])
+        place = next((place for one in (owner, NOBODY) for place, at in enumerate(left) if at.owner == one), None)
+        if place is None:
             return None
-        limiter = left.pop()
+        limiter = left.pop(place)
         if not left:
             del self._left[name]
         return limiter
+
+    def orphan(self, name: str) -> None:
+        """Let others have what is left under this name: its owners are deleted."""
+        for limiter in self._left.get(name, ()):
+            limiter.owner = NOBODY
 
     def _forget_full(self, name: str) -> None:
         now_ns = self._clock.monotonic_ns()

@@ -17,7 +17,7 @@ from penstock.storage.catalog import SubscriptionRecord
 from penstock.storage.catalog_rows import bulk_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
     from penstock.broker.changes import Changes
@@ -37,13 +37,11 @@ class SubscriptionStore:
         catalog: Catalog,
         changes: Changes,
         memory: MetadataMemory,
-        ended: Callable[[Subscription], None],
     ) -> None:
-        """Args: memory: is charged for long names and properties. ended: called with each deleted subscription."""
+        """Args: memory: is charged for long names and properties."""
         self._catalog = catalog
         self._changes = changes
         self._memory = memory
-        self._ended = ended
 
     async def create(
         self, topic: Topic, name: str, cursor: Cursor, *, initial: str, properties: Mapping[str, str]
@@ -82,7 +80,6 @@ class SubscriptionStore:
             subscription.wake()
             raise
         topic.end_subscription(subscription)
-        self._ended(subscription)
 
     async def _forget(self, topic: Topic, name: str) -> None:
         # Its cursor told how far the topic is trimmed; from now on the topic stores that. Acknowledged entries after

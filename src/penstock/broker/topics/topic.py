@@ -243,8 +243,10 @@ class Topic:
 
     def end_subscription(self, subscription: SubscriptionState) -> None:
         """Remove a subscription; a newer one of the same name stays."""
-        if self.subscriptions.get(subscription.name) is subscription:
+        ended = self.subscriptions.get(subscription.name)
+        if ended is not None and ended is subscription:
             del self.subscriptions[subscription.name]
+            self._services.rates.forget_subscription(ended)
             self.messages_out_before += subscription.messages_out
             self.bytes_out_before += subscription.bytes_out
         subscription.delay_nothing()
