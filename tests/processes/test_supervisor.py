@@ -220,7 +220,8 @@ def test_two_clusters_that_want_one_port_are_told_which(tmp_path: Path) -> None:
     with (
         socket.create_server(("127.0.0.1", first + 1)),
         pytest.raises(
-            BrokerDidNotStart, match=f"^penstock serve ended with 2:\npenstock: port {first + 1} cannot be opened"
+            BrokerDidNotStart,
+            match=rf"^penstock serve ended with 2:\n.*: 2 brokers, .*\npenstock: port {first + 1} cannot be opened",
         ),
     ):
         Cluster(tmp_path / "data", 2).start(port=first, admin_port=first + 2)
