@@ -9,7 +9,7 @@ import json
 from typing import TYPE_CHECKING
 
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.cli.output import show, table
@@ -26,6 +26,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
+@example(5e-324)
 def test_yaml_reads_back_as_what_was_shown(value: object) -> None:
     into = io.StringIO()
     with contextlib.redirect_stdout(into):

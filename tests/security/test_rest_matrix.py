@@ -176,6 +176,7 @@ BODIES: Final[Mapping[str, Any]] = {
     "PUT /admin/v2/tenants/{tenant}": {"adminRoles": [], "allowedClusters": ["test"]},
     "POST /admin/v2/tenants/{tenant}": {"adminRoles": ["usurper"], "allowedClusters": ["test"]},
     "PUT /admin/v2/resourcegroups/{group}": {"publishRateInMsgs": 5},
+    "PUT /admin/v2/resourcegroups/{group}/observed": {"publishRateInMsgs": 5},
     "PUT /admin/v2/resourcegroup/{group}": {"publishRateInmsgs": 5},
     "POST NS/permissions/{role}": ["produce", "consume"],
     "POST NS/permissions/subscription/{subscription}": ["guest"],

@@ -120,6 +120,8 @@ def _yaml_scalar(value: Json) -> str:
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _NOT_PLAIN:
         return value
     text = json.dumps(value, ensure_ascii=False)
+    if isinstance(value, float) and "e" in text and "." not in text:
+        text = text.replace("e", ".0e")  # Without a point it would be text.
     return "".join(one if one.isprintable() else f"\\U{ord(one):08x}" for one in text)
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.accounting.tables import KINDS, RECORDED
-from penstock.core.errors import ConfigurationError
+from penstock.core.errors import ConfigurationError, PenstockError
 from penstock.governance.allocation import Strategy
 from penstock.governance.quota_replay import MINUTE_MS, QuotaReplay, Used, quotas_of, recommend
 from penstock.spark.accounting.admin_calls import Admin, group_path
@@ -276,6 +276,9 @@ def apply(admin_url: str, rows: Sequence[Mapping[str, Any]], *, token: str | Non
     admin = Admin(admin_url, token)
     said = []
     for group, rates in wanted_rates(rows).items():
-        admin.ask("PUT", group_path(group), rates)
+        try:
+            admin.ask("PUT", group_path(group), rates)
+        except PenstockError as error:
+            raise PenstockError(f"the quotas of {group!r} were not set: {error}") from error
         said.append(f"{group}: {', '.join(f'{name}={rate}' for name, rate in rates.items())}")
     return said
