@@ -142,6 +142,7 @@ class Partitions(PartitionedTopics):
         Raises:
             NotAcceptable: the number of partitions is out of range.
             AlreadyExists: there is a topic of this name, or of the name of a partition.
+            ServiceNotReady: it is being deleted, perhaps by a broker that has to return first.
             NotAllowed: the namespace would have too many topics.
         """
         self._resources.check_namespace(name.namespace_name)
@@ -160,7 +161,9 @@ class Partitions(PartitionedTopics):
 
     def _decide_creation(self, name: TopicName, partitions: int, properties: dict[str, str]) -> Submit:
         self._resources.check_namespace(name.namespace_name)
-        if self.count(name) or self._topics.exists(name) or self._resources.is_deleting(str(name)):
+        if self._resources.is_deleting(str(name)):
+            raise ServiceNotReady(f"{name} is being deleted: try again")
+        if self.count(name) or self._topics.exists(name):
             raise AlreadyExists("This topic already exists")
         topics_max = self._topics.topics_max(name)
         note = self._note(0, partitions) if topics_max else {}
