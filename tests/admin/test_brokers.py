@@ -258,7 +258,8 @@ async def test_every_muted_connection_is_shown_with_its_reason_and_what_it_wants
         asking.write(frame(Type.SUBSCRIBE, request_id=2, topic="new", subscription="s", subType=1, consumer_id=0))
         asking.write(frame(Type.LOOKUP, request_id=3, topic="t"))
         await until(harness.muted)
-        harness.connection_of(silent).mute(HoldKind.STORAGE)
+        # Not for its disk: each tick of the broker looks at that anew.
+        harness.connection_of(silent).mute(HoldKind.OUTBOUND)
         harness.clock.advance(ms=40)
         seen = (await admin.get(f"{STATS}/muted-connections")).json()
         account.close()
@@ -267,8 +268,8 @@ async def test_every_muted_connection_is_shown_with_its_reason_and_what_it_wants
     held = of_address[harness.connection_of(asking).peer]
     assert (held["reasons"], held["mutedMillis"], held["wantedBytes"]) == (["commands"], 40, 0)
     assert held["commandBytes"] >= WAITING_BYTES
-    assert of_address[harness.connection_of(silent).peer]["reasons"] == ["storage"]
-    harness.connection_of(silent).unmute(HoldKind.STORAGE)
+    assert of_address[harness.connection_of(silent).peer]["reasons"] == ["outbound"]
+    harness.connection_of(silent).unmute(HoldKind.OUTBOUND)
     await until(lambda: not harness.muted())
     assert (await admin.get(f"{STATS}/muted-connections")).json() == {"count": 0, "connections": []}
 
