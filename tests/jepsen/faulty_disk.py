@@ -8,6 +8,7 @@ when its disk fails. Without a compiler those are skipped.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import mmap
 import shutil
@@ -99,6 +100,8 @@ class FaultyDisk:
 def _library() -> Path:
     """Compile the library, once in a process."""
     assert _COMPILER is not None, CANNOT
-    path = Path(tempfile.mkdtemp(prefix="penstock-disk-")) / "faulty_disk.so"
+    scratch = tempfile.mkdtemp(prefix="penstock-disk-")
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    path = Path(scratch) / "faulty_disk.so"
     subprocess.run([_COMPILER, "-O2", "-Wall", "-shared", "-fPIC", "-o", path, _SOURCE, "-ldl"], check=True)
     return path
