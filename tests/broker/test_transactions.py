@@ -10,6 +10,7 @@ import pytest_asyncio
 
 from penstock.broker.composition.administration import administration
 from penstock.broker.topics.detaching import disconnect_producers
+from penstock.broker.transactions.coordinator import DEADLINES_MIN
 from penstock.core.errors import TransactionNotFound, WireCode
 from penstock.core.names import TopicName
 from penstock.core.transaction_id import TransactionId
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 OTHER = "persistent://public/default/other"
 NAME = TopicName.parse(TOPIC)
+DAY_MS = 24 * 3_600_000
 ON: dict[str, Any] = {"transactions": True}
 
 
@@ -195,6 +197,39 @@ async def test_a_topic_takes_no_entries_of_a_transaction_that_it_was_not_told_of
     await peer.commit(transaction)
     with pytest.raises(Refused, match="may not send to"):
         await peer.send_in(transaction, b"late")
+
+
+async def test_nobody_sends_in_the_transaction_of_another_role(harness: Harness) -> None:
+    peer = await producing(harness)
+    transaction = await sending(peer, b"1")
+    (producer,) = topic_of(harness).producers.values()
+    producer.session.role = "mallory"  # type: ignore[attr-defined]  # as authentication has proven it
+    with pytest.raises(Refused, match="role 'mallory' did not open transaction") as refused:
+        await peer.send_in(transaction, b"2")
+    assert refused.value.code == WireCode.NOT_ALLOWED_ERROR
+
+
+async def test_a_send_in_a_transaction_is_refused_when_there_is_no_memory_for_what_it_holds(harness: Harness) -> None:
+    peer = await producing(harness)
+    transaction = await sending(peer, b"1")
+    row = harness.broker.dispatch_memory
+    room = row.available_bytes
+    row.charge(room)  # Others use it up.
+    with pytest.raises(Refused, match="or raise memoryLimitMB"):
+        await peer.send_in(transaction, b"2")
+    row.release(room)
+    await peer.send_in(transaction, b"3")
+    await peer.commit(transaction)
+    assert topic_of(harness).last_entry_id == 1
+
+
+async def test_ended_transactions_with_long_timeouts_leave_nothing_behind(harness: Harness) -> None:
+    peer = await connected(harness)
+    for _ in range(3 * DEADLINES_MIN):
+        await peer.commit(await peer.open(DAY_MS))
+    coordinator = harness.broker.transactions
+    assert not coordinator.open_ones()
+    assert len(coordinator._deadlines) <= DEADLINES_MIN + 1  # noqa: SLF001
 
 
 async def test_non_persistent_topics_have_no_transactions(harness: Harness) -> None:

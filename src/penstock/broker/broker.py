@@ -98,7 +98,6 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.membership import Membership, Registry
     from penstock.core.names import TopicName
-    from penstock.core.transaction_id import TransactionId
     from penstock.governance.budget import Budget
     from penstock.groups.adaptive_throttling import AdaptiveThrottling
     from penstock.net.listener import Connections
@@ -339,7 +338,9 @@ class Broker:
             release=connections.release,
             recorded=self.deduplication.recorded,
             held=HeldMemory(connections.memory, clock),
-            sent_in_transaction=self._sent_in_transaction,
+            # The coordinator is made later.
+            refused_in_transaction=lambda *about: self.transactions.refusal(*about),  # noqa: PLW0108
+            sent_in_transaction=lambda *about: self.transactions.sent(*about),  # noqa: PLW0108
         )
         self.long_keys = LongKeys(loop)
         self.memory_waits = MemoryWaits(loop)
@@ -585,9 +586,6 @@ class Broker:
         if topic is not None and topic.retained_from() > topic.first_entry_id:
             for subscription in topic.subscriptions.values():
                 self.cursors.moved(subscription)  # A save trims.
-
-    def _sent_in_transaction(self, another_range: bool, transaction: TransactionId) -> None:  # noqa: FBT001
-        self.transactions.sent(another_range, transaction)
 
     async def _save_cursors(self, topic: Topic) -> None:
         await self.cursors.save(*topic.subscriptions.values())

@@ -191,6 +191,16 @@ class EntrySet:
             number, low = number + 1, 0
         return (number << CHUNK_BITS) + low
 
+    def last_absent(self, entry_id: int) -> int:
+        """Return the highest id up to `entry_id` that is not in the set; -1 if all are."""
+        number, low = entry_id >> CHUNK_BITS, entry_id & _LOW
+        while (chunk := self._chunks.get(number)) is not None:
+            low = -1 if chunk is _FULL else _last_absent(chunk, low)
+            if low >= 0:
+                break
+            number, low = number - 1, _LOW
+        return (number << CHUNK_BITS) + low
+
     def first_present(self, entry_id: int, stop: int) -> int:
         """Return the lowest id from `entry_id` on that is in the set, or `stop` if there is none before it."""
         number, low = entry_id >> CHUNK_BITS, entry_id & _LOW
@@ -296,3 +306,10 @@ def _first_absent(chunk: BitMap, low: int) -> int:
             low += step
         step //= 2
     return low
+
+
+def _last_absent(chunk: BitMap, low: int) -> int:
+    """Return the highest id up to `low` that is not in a chunk; -1 when all are."""
+    if low not in chunk:
+        return low
+    return bisect_left(range(low + 1), True, key=lambda first: chunk.contains_range(first, low + 1)) - 1

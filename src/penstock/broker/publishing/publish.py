@@ -98,6 +98,7 @@ class PublishServices:
     # Called when a deduplicating producer's entries are durable, with their highest sequence id.
     recorded: Callable[[Producer, int], None]
     held: HeldMemory  # of SENDs that wait for a resource group
+    refused_in_transaction: Callable[[TransactionId, str], str | None]  # why a role may not send in one; None: it may
     sent_in_transaction: Callable[[bool, TransactionId], None]  # called for each entry; True: it takes more memory
 
 
@@ -177,12 +178,12 @@ class Publish:
         if transaction is None or producer is None:
             return None
         topic = producer.topic
-        if topic.transactions is not None and topic.transactions.takes(transaction):
+        why = self._services.refused_in_transaction(transaction, self.session.payer_role or "")
+        if why is None and (topic.transactions is None or not topic.transactions.takes(transaction)):
+            why = "it is ending, or was not told of the topic"
+        if why is None:
             return None
-        return (
-            WireCode.NOT_ALLOWED_ERROR,
-            f"transaction {transaction} may not send to {topic.text}: it is not open, or was not told of the topic",
-        )
+        return WireCode.NOT_ALLOWED_ERROR, f"transaction {transaction} may not send to {topic.text}: {why}"
 
     def _note_transaction(self, send: codec.CommandSend, replies: Iterable[Stretch | Duplicate | Refusal]) -> None:
         """Keep an entry back that was added, if it is of a transaction."""

@@ -30,15 +30,17 @@ class TransactionEntries:
     Attributes:
         durable: the last durable entry.
         open: the ranges of entries of each transaction that may send to the topic, both ends included, ascending.
+        sending: those that have entries, in the order of their first ones. Each publish asks for the first.
         ending: those that take no more entries: they are being committed or aborted.
         aborted: entries that nobody gets.
     """
 
-    __slots__ = ("aborted", "durable", "ending", "open")
+    __slots__ = ("aborted", "durable", "ending", "open", "sending")
 
     def __init__(self, durable: int) -> None:
         self.durable = durable
         self.open: dict[TransactionId, list[tuple[int, int]]] = {}
+        self.sending: dict[TransactionId, int] = {}  # -> its first entry
         self.ending: set[TransactionId] = set()
         self.aborted = EntrySet()
 
@@ -57,29 +59,25 @@ class TransactionEntries:
         if ranges and ranges[-1][1] == entry_id - 1:
             ranges[-1] = (ranges[-1][0], entry_id)
             return False
+        self.sending.setdefault(transaction, entry_id)
         ranges.append((entry_id, entry_id))
         return True
 
     @property
-    def first_open(self) -> int | None:
-        """The first entry of an open transaction; None if none has entries."""
-        return min((ranges[0][0] for ranges in self.open.values() if ranges), default=None)
-
-    @property
     def oldest(self) -> TransactionId | None:
         """The transaction whose entry is the first open one."""
-        first = self.first_open
-        return next((one for one, ranges in self.open.items() if ranges and ranges[0][0] == first), None)
+        return next(iter(self.sending), None)
 
     @property
     def readable(self) -> int:
         """The last entry that may be read."""
-        first = self.first_open
+        first = next(iter(self.sending.values()), None)
         return self.durable if first is None else min(self.durable, first - 1)
 
     def end(self, transaction: TransactionId, *, commit: bool) -> int:
         """A transaction has ended; return how many ranges it had."""
         self.ending.discard(transaction)
+        self.sending.pop(transaction, None)
         ranges = self.open.pop(transaction, [])
         if not commit:
             for first, last in ranges:
@@ -100,6 +98,4 @@ class TransactionEntries:
 
     def last_not_aborted(self, first: int, last: int) -> int:
         """Return the last entry of [first, last] that is not aborted; `first - 1` if all are."""
-        while last >= first and last in self.aborted:
-            last -= 1
-        return last
+        return max(first - 1, self.aborted.last_absent(last))

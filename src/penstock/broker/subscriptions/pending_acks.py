@@ -183,7 +183,7 @@ class PendingAcks:
         """Return the first entry from `entry_id` on that is not held."""
         entry_id = max(entry_id, self._through + 1)
         while entry_id in self._ids or entry_id in self._full:
-            entry_id += 1
+            entry_id = _first_absent(self._full, _first_absent(self._ids, entry_id))
         return entry_id
 
     def left_of(self, entry_id: int) -> int:
@@ -282,6 +282,18 @@ def _next(ids: BitMap64, entry_id: int, stop: int) -> int:
         return int(ids.next_set_bit(entry_id))
     except ValueError:
         return stop
+
+
+def _first_absent(ids: BitMap64, entry_id: int) -> int:
+    """Return the first id from `entry_id` on that is not there; in steps that double, and then halve."""
+    step = 1
+    while ids.range_cardinality(entry_id, entry_id + step) == step:
+        entry_id, step = entry_id + step, 2 * step
+    while step > 1:
+        step //= 2
+        if ids.range_cardinality(entry_id, entry_id + step) == step:
+            entry_id += step
+    return entry_id
 
 
 def _conflict(entry_id: int, why: str) -> TransactionConflict:

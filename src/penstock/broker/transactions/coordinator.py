@@ -37,6 +37,7 @@ from penstock.core.errors import (
 from penstock.core.names import TopicName
 from penstock.core.transaction_id import TransactionId
 from penstock.core.units import NS_PER_MS, NS_PER_S
+from penstock.governance.budget import refusal
 from penstock.storage.catalog import CursorSave
 from penstock.storage.catalog_rows import StoredCursor
 from penstock.storage.transaction_rows import (
@@ -72,6 +73,8 @@ OUTCOMES_MAX: Final = 10_000
 TIMEOUT_MS_MAX: Final = 24 * 3_600_000
 # A timeout that could not be carried out, because of the disk, is tried again after this time.
 RETRY_NS: Final = 5 * NS_PER_S
+# Deadlines of ended transactions are removed together, when there are so many more than open ones.
+DEADLINES_MIN: Final = 1_000
 # How often topics are loaded again that were unloaded before all were there.
 LOADS_MAX: Final = 10
 _STATUS_NAMES: Final = {COMMITTED: "committed", ABORTED: "aborted"}
@@ -154,7 +157,11 @@ class Coordinator:
 
     def _add(self, transaction: Transaction) -> None:
         self._open[transaction.id] = transaction
-        heapq.heappush(self._deadlines, (transaction.deadline_ns, transaction.id))
+        if len(self._deadlines) >= 2 * len(self._open) + DEADLINES_MIN:  # Most are of those that have ended.
+            self._deadlines = [(one.deadline_ns, one.id) for one in self._open.values()]
+            heapq.heapify(self._deadlines)
+        else:
+            heapq.heappush(self._deadlines, (transaction.deadline_ns, transaction.id))
 
     def _go_on(self, names: dict[int, str]) -> None:
         """Take up what was stored when the broker was started, or moved here with topics of another broker."""
@@ -271,6 +278,18 @@ class Coordinator:
     def _charge(self, transaction: Transaction, what: str, nbytes: int) -> None:
         self._memory.charge_for(what, nbytes, instead=INSTEAD, error=TooManyRequests)
         transaction.charge.charged_bytes += nbytes
+
+    def refusal(self, transaction: TransactionId, owner: str) -> str | None:
+        """Why a client of this role may not send in a transaction; None if it may."""
+        try:
+            self.check_enabled()
+            self.of(transaction, owner)
+        except PenstockError as error:
+            return str(error)
+        # Each entry may be a range of its own. What was sent is charged, whatever it is.
+        if self._memory.available_bytes < RANGE_BYTES:
+            return refusal(self._memory, f"another entry of transaction {transaction}", RANGE_BYTES, instead=INSTEAD)
+        return None
 
     def sent(self, another_range: bool, transaction: TransactionId) -> None:  # noqa: FBT001 - a callback
         """A topic has taken an entry of a transaction."""
