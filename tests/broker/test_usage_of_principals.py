@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.accounting.totals import NOT_SEEN, Totals
 from penstock.broker.records import client_usage
-from penstock.broker.records.client_usage import OTHERS, ClientUsage
+from penstock.broker.records.client_usage import ClientUsage, Principal
 from penstock.broker.records.storage_usage import EVERY_MS, MS_PER_HOUR
 from tests.broker.test_usage_records import ENTRY_BYTES, NAME, cycle
 from tests.broker.usage import ON, records_of
@@ -138,7 +138,7 @@ class PublishedTo:
         self.subscriptions: dict[str, Any] = {}
 
 
-def test_names_are_bounded_and_what_does_not_fit_is_counted_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_bounded_and_of_what_does_not_fit_the_tenant_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_usage, "COUNTS_MAX", 2)
     counts = ClientUsage(count(1).__next__, lambda: 3_000)
     topic: Any = PublishedTo(*[Peer(role, 1) for role in ("alice", "bob", "carol", "dave", None)])
@@ -150,7 +150,7 @@ def test_names_are_bounded_and_what_does_not_fit_is_counted_without_one(monkeypa
         "bob": (1, 10, 2_000),
         "": (3, 30, 6_000),
     }
-    assert found[OTHERS] == (3, 30, 6_000)
+    assert found[Principal("public")] == (3, 30, 6_000)
 
 
 def test_counters_without_clients_are_forgotten_once_they_are_recorded() -> None:

@@ -4,8 +4,8 @@
 Producers and consumers count what they do anyway. Each cycle adds what is new in them; a client that leaves is added
 when it leaves, so nothing is missed between cycles, and the hot path is unchanged.
 
-Bounds: at most COUNTS_MAX names are counted one by one; what does not fit has empty names. Counters without clients
-that were recorded IDLE_CYCLES_MAX cycles ago are forgotten, and begin anew with another `since_ms`.
+Bounds: at most COUNTS_MAX names are counted one by one; of what does not fit, only the tenant is known. Counters
+without clients that were recorded IDLE_CYCLES_MAX cycles ago are forgotten, and begin anew with another `since_ms`.
 
 Where: `usage`, which records them.
 """
@@ -25,15 +25,12 @@ IDLE_CYCLES_MAX: Final = 5
 
 
 class Principal(NamedTuple):
-    """Who is counted. `subscription` is empty for producers, all three are empty for what does not fit."""
+    """Who is counted. `subscription` is empty for producers; of what does not fit, all but the tenant is empty."""
 
     tenant: str = ""
     namespace: str = ""
     role: str = ""
     subscription: str = ""
-
-
-OTHERS: Final = Principal()
 
 
 class Session(Protocol):
@@ -170,7 +167,7 @@ class ClientUsage:
         count = self._counts.get(who)
         if count is None:
             if len(self._counts) >= COUNTS_MAX:
-                who = OTHERS
+                who = Principal(tenant)  # Who has many names still pays.
             count = self._counts.setdefault(who, ClientCount(self._new_since_ms()))
         return count
 
