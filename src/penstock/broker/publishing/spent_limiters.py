@@ -29,24 +29,27 @@ class Spent(Protocol):
 
 LimiterT = TypeVar("LimiterT", bound=Spent)
 
-# Beyond this number of names, those whose limiters are full again are removed. They are after a period.
+# Beyond this number of names, those whose limiters are full again are removed. They are after a period, which may be
+# long: so the next look is at twice as many as were left.
 _NAMES_KEPT: Final = 1_000
 
 
 class SpentLimiters(Generic[LimiterT]):
     """Limiters by the name of what they limited: each lets pass its rate and one burst."""
 
-    __slots__ = ("_clock", "_left")
+    __slots__ = ("_clock", "_left", "_look_at")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._left: dict[str, list[LimiterT]] = {}
+        self._look_at = _NAMES_KEPT
 
     def leave(self, name: str, limiter: LimiterT) -> None:
         """Keep a limiter that nobody uses any more."""
-        if len(self._left) >= _NAMES_KEPT:
+        if len(self._left) >= self._look_at:
             for one in list(self._left):
                 self._forget_full(one)
+            self._look_at = max(_NAMES_KEPT, 2 * len(self._left))
         self._left.setdefault(name, []).append(limiter)
         self._forget_full(name)
 
