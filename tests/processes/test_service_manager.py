@@ -80,6 +80,7 @@ def test_a_broker_says_when_it_serves_that_it_works_and_when_it_stops(
     ).start()
     try:
         assert manager.told() == ["READY=1", f"STATUS=serving {broker.url}, {broker.admin_url}"]
+        manager.told_next(f"WATCHDOG_USEC={int(WATCHDOG_S * 1_000_000)}")
         manager.told_next("WATCHDOG=1")
         manager.told_next("WATCHDOG=1")
         broker.send_signal(signal.SIGTERM)
@@ -126,6 +127,17 @@ def test_an_abstract_socket_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         service_manager.tell_ready("pulsar://h:1", "-")
         assert manager.told() == ["READY=1", "STATUS=serving pulsar://h:1, -"]
     assert capsys.readouterr().out == "penstock ready pulsar://h:1 -\n"
+
+
+def test_a_process_that_replaces_itself_may_read_its_log_for_as_long_as_at_a_start(
+    manager: Manager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    service_manager.tell_starting_again()
+    assert manager.told() == [f"WATCHDOG_USEC={service_manager.START_S * 1_000_000}", "WATCHDOG=1"]
+    unit = (UNITS / "penstock.service").read_text()
+    assert f"TimeoutStartSec={service_manager.START_S // 60}min" in unit
 
 
 @pytest.mark.parametrize("where", ["", "/nobody/listens/here", "@nobody-listens-here", "vsock:2:1234"])

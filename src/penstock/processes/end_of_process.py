@@ -13,6 +13,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from penstock.processes.service_manager import tell_starting_again
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -41,6 +43,7 @@ def start_again() -> NoReturn:
 
     The kernel closes what is open and ends all threads, as if the process had ended.
     """
+    tell_starting_again()
     logging.shutdown()
     if sys.executable:
         with contextlib.suppress(OSError):

@@ -21,6 +21,8 @@ SOCKET_KEY: Final = "NOTIFY_SOCKET"
 WATCHDOG_KEY: Final = "WATCHDOG_USEC"
 WATCHDOG_PROCESS_KEY: Final = "WATCHDOG_PID"
 US_PER_S: Final = 1_000_000
+# As long as `TimeoutStartSec` of the unit.
+START_S: Final = 600
 
 
 def tell_ready(url: str, admin_url: str) -> None:
@@ -29,7 +31,15 @@ def tell_ready(url: str, admin_url: str) -> None:
     _tell("READY=1", f"STATUS=serving {url}, {admin_url}")
     interval_s = watchdog_s(os.environ)
     if interval_s is not None:
+        _tell(f"WATCHDOG_USEC={int(interval_s * US_PER_S)}")  # `tell_starting_again` may have set another one.
         _still_turns(asyncio.get_running_loop(), interval_s / 2)
+
+
+def tell_starting_again() -> None:
+    """Say that this process replaces itself. A start reads the log, in which its loop does not turn."""
+    if watchdog_s(os.environ) is not None:
+        _tell(f"WATCHDOG_USEC={START_S * US_PER_S}", "WATCHDOG=1")
+    _tell("STATUS=starting again")
 
 
 def tell_stopping(within_s: float) -> None:
