@@ -19,7 +19,7 @@ from penstock.proxy.upstreams import VERSION
 from penstock.testing.client import Type, frame, send
 from penstock.wire.client import entries
 from penstock.wire.pulsar_pb2 import MessageMetadata, ServerError
-from tests.broker.governed import OTHER, configure
+from tests.broker.governed import OTHER, configure, subscribe
 from tests.net.harness import KEEP_ALIVE_S, TOPIC, Client, publish, running, topic_of, turns, until
 
 if TYPE_CHECKING:
@@ -374,17 +374,7 @@ async def test_all_subscriptions_of_a_topic_share_its_rate(harness: Harness) -> 
     await harness.broker.policies.set_topic(TOPIC, "dispatchRate", dispatch_rate(20))
     await producer.published(*[b""] * 30)
     for name in ("one", "two"):
-        client = await Client.connected(harness.port)
-        await client.request(
-            Type.SUBSCRIBE,
-            Type.SUCCESS,
-            topic=TOPIC,
-            subscription=name,
-            consumer_id=0,
-            subType=1,
-            initialPosition=1,
-        )
-        client.write(flow(1000))
+        await subscribe(harness, name, permits=1_000)
     subscriptions = topic_of(harness).subscriptions.values()
     await until(lambda: sum(subscription.messages_out for subscription in subscriptions) >= 20)
     await turns()
@@ -499,20 +489,9 @@ async def test_a_subscription_that_is_made_anew_finds_what_the_last_one_left(har
     await reached(lambda: sum(one.messages_out for one in topic_of(harness).subscriptions.values()), 20)
 
 
-async def subscribed(harness: Harness, name: str, topic: str = TOPIC, *, durable: bool = True) -> Client:
-    """A consumer with a subscription of this name, which wants all."""
-    client = await Client.connected(harness.port)
-    await client.request(
-        Type.SUBSCRIBE,
-        Type.SUCCESS,
-        topic=topic,
-        subscription=name,
-        consumer_id=0,
-        subType=1,
-        initialPosition=1,
-        durable=durable,
-    )
-    client.write(flow(1_000))
+async def reader_of_all(harness: Harness, name: str, topic: str = TOPIC, *, durable: bool = True) -> Client:
+    """A client whose subscription of this name wants everything."""
+    client = await subscribe(harness, name, permits=1_000, topic=topic, durable=durable)
     await turns()
     return client
 
@@ -522,7 +501,7 @@ async def test_a_subscription_that_ended_with_its_consumer_leaves_its_debt_too(h
     await harness.broker.policies.set_namespace("public/default", "subscriptionDispatchRate", dispatch_rate(20))
     producer = await Client.producing(harness.port, topic=name)
     for visit in range(5):
-        consumer = await subscribed(harness, "s", name, durable=False)
+        consumer = await reader_of_all(harness, "s", name, durable=False)
         await producer.published(*[b""] * 100)
         (subscription,) = topic_of(harness, name).subscriptions.values()
         if visit == 0:
@@ -537,11 +516,11 @@ async def test_subscriptions_of_a_topic_that_is_unloaded_find_each_its_own_debt_
     producer = await Client.producing(harness.port)
     await harness.broker.policies.set_topic(TOPIC, "subscriptionDispatchRate", dispatch_rate(20))
     for idle in ("a", "c"):
-        await (await subscribed(harness, idle)).close()
+        await (await reader_of_all(harness, idle)).close()
     await producer.published(*[b""] * 100)
     passed = 0
     for _ in range(6):
-        busy = await subscribed(harness, "b")
+        busy = await reader_of_all(harness, "b")
         if not passed:
             await delivered(busy, 20)
         await turns()
