@@ -3,6 +3,7 @@
 
     python -m benchmarks.accounting scale              1,000 to 100,000 resource groups × 100 brokers
     python -m benchmarks.accounting day                10,000 topics × a day of minutes into tables
+    python -m benchmarks.accounting day --engine arrow the same from a broker, without Spark, by the hour
     python -m benchmarks.accounting live               a run with 10 tenants, 3 groups, throttling and restarts
 
 `live` starts a broker, publishes as ten tenants under three quotas, kills and restarts the broker and the driver, and
@@ -38,7 +39,12 @@ def main() -> int:
     parser.add_argument("--brokers", type=int, default=100)
     parser.add_argument("--minutes", type=int, default=0, help="scale: 2, day: 1440, live: 2")
     parser.add_argument("--topics", type=int, default=10_000)
+    parser.add_argument("--engine", choices=("spark", "arrow"), default="spark", help="day: what makes the tables")
     arguments = parser.parse_args()
+    if (arguments.load, arguments.engine) == ("day", "arrow"):
+        from benchmarks.accounting_day import day
+
+        return day(arguments.topics, arguments.minutes or 1_440)
     from benchmarks.accounting_live import live
     from penstock.spark.session import local_session
 

@@ -18,9 +18,9 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 
 from benchmarks import generator
-from benchmarks.frames import Block
 from benchmarks.generator import Consumer, step
 from benchmarks.measure import Figures, Load, Reading, parse_load, wait_for_first
+from penstock.cli.bench_frames import Block
 
 
 def backlog(load: Load) -> Figures:

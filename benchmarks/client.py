@@ -12,13 +12,13 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from benchmarks.scan import UnexpectedFrame
+from penstock.cli.bench_scan import UnexpectedFrame
 from penstock.core.errors import WireCode
 from penstock.net.blocking import BlockingClient, dial, receive, secure
 from penstock.wire import codec
 from penstock.wire.client.connection import ClientConnection, Hello
 from penstock.wire.client.consumer import Consumer
-from penstock.wire.client.errors import RequestRefused
+from penstock.wire.client.events import RequestRefused
 from penstock.wire.client.frames import Inbound, decode_frame, frame_bytes
 from penstock.wire.client.producer import Producer
 from penstock.wire.codec import BaseCommand

@@ -32,7 +32,7 @@ from benchmarks.measure import (
     wait_for_first,
 )
 from benchmarks.process import allow_many_sockets, ask
-from benchmarks.scan import ReceiptScanner
+from penstock.cli.bench_scan import ReceiptScanner
 from penstock.core.errors import WireCode
 from penstock.wire import codec
 from penstock.wire.client.consumer import Consumer

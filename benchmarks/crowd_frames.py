@@ -13,16 +13,16 @@ import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.frames import MESSAGE, SEND, SEQUENCE_BYTES, number, padded_varint, spread
-from benchmarks.scan import UnexpectedFrame, read_varint, unpack_u32
+from penstock.cli.bench_frames import MESSAGE, SEND, SEQUENCE_BYTES, number, padded_varint, spread
+from penstock.cli.bench_scan import UnexpectedFrame, read_varint, unpack_u32
 from penstock.core.checksum import SEAL_MAGIC
 from penstock.core.crc32c import crc32c
-from penstock.wire.client.commands import frame
+from penstock.wire.client.connection import frame
 from penstock.wire.codec import BaseCommand, MessageMetadata
 from penstock.wire.varints import encode_varint
 
 if TYPE_CHECKING:
-    from benchmarks.frames import Shape
+    from penstock.cli.bench_frames import Shape
 
 # Payloads to draw from, each of another size.
 BODIES: Final = 16

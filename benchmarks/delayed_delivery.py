@@ -35,13 +35,13 @@ from benchmarks.client import Client
 from benchmarks.generator import flow
 from benchmarks.process import ask, usage
 from benchmarks.report import PEER, PENSTOCK, print_table
-from benchmarks.scan import ReceiptScanner
+from penstock.cli.bench_scan import ReceiptScanner
 from penstock.core.units import MIB
 from penstock.testing.client import RawClient, send
 from penstock.testing.process import BrokerProcess
 from penstock.wire import codec
 from penstock.wire.client import entries
-from penstock.wire.client.commands import frame
+from penstock.wire.client.connection import frame
 from penstock.wire.client.frames import decode_frame, frame_bytes
 from penstock.wire.codec import BaseCommand, MessageMetadata
 

@@ -33,13 +33,13 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.brokers import BROKERS, add_peer_option
 from benchmarks.client import Client
-from benchmarks.frames import SEQUENCE_BYTES, Block, Shape, padded_varint
 from benchmarks.generator import Publisher, flow, pump, step
 from benchmarks.loads import ONE_KIB
 from benchmarks.measure import DRAIN_TIMEOUT_S, WARM_UP_RATIO, Load, wait_for_first
 from benchmarks.process import usage
 from benchmarks.report import PENSTOCK
-from benchmarks.scan import OTHER_FRAME_BYTES_MAX, unpack_u32
+from penstock.cli.bench_frames import MESSAGE, SEQUENCE_BYTES, Block, Shape, padded_varint
+from penstock.cli.bench_scan import KIND_AT, unpack_u32
 from penstock.wire.client import entries
 from penstock.wire.codec import CommandSubscribe, MessageMetadata
 from penstock.wire.varints import encode_varint
@@ -143,7 +143,7 @@ class Consumer:
             following = at + 4 + size
             if following > end:
                 break
-            if size > OTHER_FRAME_BYTES_MAX:
+            if data[at + KIND_AT] == MESSAGE:
                 id_at = at + _ID_AT
                 ids.append(data[id_at : id_at + 1 + data[id_at]])
                 self.count += 1

@@ -36,9 +36,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from crc32c import crc32c
 
-from benchmarks.frames import Shape
 from benchmarks.generator import Publisher, pump, step
 from benchmarks.measure import Load, percentiles
+from penstock.cli.bench_frames import Shape
 from penstock.testing.client import RawClient, Type
 from penstock.wire.pulsar_pb2 import BaseCommand, MessageMetadata
 

@@ -23,7 +23,6 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
 from benchmarks.client import Client
-from benchmarks.frames import Block
 from benchmarks.measure import (
     DRAIN_TIMEOUT_S,
     LATENCY_PER_S,
@@ -36,8 +35,9 @@ from benchmarks.measure import (
     percentiles,
     wait_for_first,
 )
-from benchmarks.scan import MessageScanner, ReceiptScanner
-from penstock.wire.client.commands import frame
+from penstock.cli.bench_frames import Block
+from penstock.cli.bench_scan import MessageScanner, ReceiptScanner
+from penstock.wire.client.connection import frame
 from penstock.wire.codec import BaseCommand
 
 if TYPE_CHECKING:

@@ -27,6 +27,9 @@ LIMIT_S: Final = 50.0  # no load of expensive clients lasts longer
 READ_BYTES: Final = 1 << 18
 SLOW_BYTES_PER_S: Final = 128 * 1024
 SLOW_READ_S: Final = 0.25
+# Of a few slow readers beside a fast one, and how often each of them asks.
+BESIDE_BYTES_PER_S: Final = 20_000
+BESIDE_LISTINGS: Final = 10
 LISTED: Final = Type.GET_TOPICS_OF_NAMESPACE_RESPONSE
 
 
@@ -41,6 +44,8 @@ class Sizes:
     watched: int = 300
     watched_bytes: int = 512
     slow: int = 500
+    beside: int = 30
+    beside_s: float = 20.0
     listings: int = 4
     patterns: int = 1_000
     matched: int = 20_000
@@ -56,6 +61,8 @@ QUICK: Final = Sizes(
     watchers=5,
     watched=5,
     slow=10,
+    beside=3,
+    beside_s=0.5,
     patterns=10,
     matched=200,
     publishers=2,
@@ -374,6 +381,33 @@ def slow(address: Address, sizes: Sizes, figures: Figures) -> None:
         figures.expect("all lists come", kept=not refused and not unfinished)
 
 
+def beside_slow(address: Address, sizes: Sizes, figures: Figures) -> None:
+    """A client that reads lists at once, beside a few that have asked ten times and read slowly."""
+    make_topics(address, "slow", sizes.topics // 5, 100)
+    with Connections(address) as connections:
+        lazy = connections.streams(sizes.beside)
+        for stream in lazy:
+            stream.client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+            stream.client.write(b"".join(list_topics(number) for number in range(BESIDE_LISTINGS)))
+        (fast,) = connections.streams(1)
+        connections.watch([fast])
+        waits_s: list[float] = []
+        next_s = began_s = time.perf_counter()
+        while (asked_s := time.perf_counter()) < began_s + sizes.beside_s:
+            fast.client.write(list_topics(1))
+            while not fast.has_lists(len(waits_s) + 1):
+                connections.receive(SLOW_READ_S)
+                if time.perf_counter() >= next_s:
+                    next_s += SLOW_READ_S
+                    for stream in lazy:
+                        stream.take(int(BESIDE_BYTES_PER_S * SLOW_READ_S))
+            waits_s.append(time.perf_counter() - asked_s)
+        refused = fast.count(Type.ERROR)
+        figures.values |= {"asked": len(waits_s), "refused": refused}
+        figures.values |= {f"wait {name}, ms": 1e3 * at_s for name, at_s in percentiles(sorted(waits_s)).items()}
+        figures.expect("the fast one is never refused", kept=not refused)
+
+
 # -- many patterns ----------------------------------------------------------------------------------------------------
 
 
@@ -466,6 +500,7 @@ LOADS: Final[Mapping[str, Callable[[Address, Sizes, Figures], None]]] = {
     "unread": unread,
     "watchers": watchers,
     "slow": slow,
+    "beside-slow": beside_slow,
     "patterns": patterns,
     "many-patterns": many_patterns,
 }

@@ -17,6 +17,8 @@ distinct       as at-once, each with a pattern of its own, so that no two share 
 unread         the same clients read nothing for 5 s and are gone: what they hold, and whether the next one is answered
 slow           500 connections ask four times each for 10,000 topics, and every second one reads 128 KB/s. All are to be
                answered, the fast ones within seconds, and the broker is to hold the list once
+beside-slow    30 connections ask ten times each for 2,000 topics and read 20 KB/s. One asks again and again and reads
+               at once: how long it waits
 patterns       one connection asks for 20,000 topics by 1,000 patterns without waiting. Others publish, one message
                after another, and one asks for a list now and then: their latency before and meanwhile
 many-patterns  one connection watches by 600 patterns of its own, then topics come

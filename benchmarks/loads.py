@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.frames import Shape
+from penstock.cli.bench_frames import Shape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -26,7 +26,7 @@ from benchmarks.footprint import answers
 from benchmarks.process import allow_many_sockets, ask, metrics, usage
 from benchmarks.quotas import children
 from benchmarks.report import print_table
-from penstock.broker.policies.group_quotas import OF_NAMESPACE, RESOURCE_GROUP
+from penstock.broker.policies.policy_values import OF_NAMESPACE, RESOURCE_GROUP
 from penstock.storage.catalog import Catalog
 from penstock.storage.directory import open_data_directory
 from penstock.storage.files import OsFiles

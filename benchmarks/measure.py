@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from benchmarks.frames import Shape
 from benchmarks.loads import COST, PROXY_COST, RATE, VOLUME
 from benchmarks.process import cpu_of_all_s, usage
+from penstock.cli.bench_frames import Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

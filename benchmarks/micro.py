@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from penstock.core.checksum import seal
 from penstock.core.units import KIB, MIB
-from penstock.governance.request_limits import RequestLimits
 from penstock.governance.request_memory import RequestMemory
+from penstock.governance.request_values import RequestLimits
 from penstock.net.clock import SystemClock
 from penstock.storage.entry_log import AppendRun, EntryLog
 from penstock.storage.files import OsFiles
@@ -26,7 +26,7 @@ from penstock.storage.limits import LogLimits
 from penstock.wire import codec
 from penstock.wire.deliveries import encode_messages
 from penstock.wire.frame_reader import FrameReader
-from penstock.wire.runs import Buffer, decode_sends, encode_receipts
+from penstock.wire.sends import Buffer, decode_sends, encode_receipts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

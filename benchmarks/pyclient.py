@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 
 import pulsar
 
-from benchmarks.frames import spread
 from benchmarks.measure import (
     DRAIN_TIMEOUT_S,
     LATENCY_PER_S,
@@ -34,6 +33,7 @@ from benchmarks.measure import (
     parse_load,
     percentiles,
 )
+from penstock.cli.bench_frames import spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

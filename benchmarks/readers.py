@@ -19,9 +19,9 @@ from dataclasses import replace
 from benchmarks.client import Client
 from benchmarks.crowd import Driver
 from benchmarks.crowd_frames import DeliveryScanner
-from benchmarks.frames import LAP, Block
 from benchmarks.generator import Consumer, Publisher, drain, pump, step
 from benchmarks.measure import Figures, Load, Reading, parse_load, percentiles, wait_for_first
+from penstock.cli.bench_frames import LAP, Block
 from penstock.wire import codec
 from penstock.wire.client.consumer import Consumer as Opened
 

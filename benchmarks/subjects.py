@@ -18,9 +18,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from benchmarks.client import Client
-from benchmarks.frames import Block, Shape
 from benchmarks.loads import FIRST, LOAD_TIMEOUT_S, PLAIN, TLS
 from benchmarks.process import Address, PeerError, ask, forget_pages, usage
+from penstock.cli.bench_frames import Block, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

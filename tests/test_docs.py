@@ -12,6 +12,7 @@ from penstock.cli.main import build_parser
 from penstock.settings import load
 from penstock.settings.model import KEYS
 from tests.compat.features import FEATURES
+from tools.shape import FOLDERS
 from tools.write_operations import FILE as OPERATIONS
 from tools.write_operations import operations
 from tools.write_reference import ROOT, SAMPLE, actions, render, sample
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("changes/*.md")])
 COMMAND_LINE = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
+SOURCE = ROOT / "src" / "penstock"
+PYTHON = [file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")]
+INTERNALS = [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/internals/*.md"))]
+GLOSSARY = (ROOT / "docs/internals/glossary.md").read_text(encoding="utf-8")
 CONFIGURATION = (ROOT / "docs/reference/configuration.md").read_text(encoding="utf-8")
 
 
@@ -93,3 +98,25 @@ def test_every_make_target_that_is_mentioned_exists(document: Path) -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     mentioned = set(re.findall(r"`make ([a-z]+)", document.read_text(encoding="utf-8")))
     assert mentioned <= targets
+
+
+@pytest.mark.parametrize("document", INTERNALS, ids=_name)
+def test_python_files_that_are_mentioned_exist(document: Path) -> None:
+    mentioned = set(re.findall(r"`([a-z_*/]+\.py)`", document.read_text(encoding="utf-8")))
+    assert [one for one in mentioned if not any(file.match(one) for file in PYTHON)] == []
+
+
+def test_the_modules_of_the_glossary_exist() -> None:
+    rows = [line.split("|")[1:-1] for line in GLOSSARY.partition("## ")[0].splitlines() if line.startswith("| ")]
+    modules = [module for row in rows[1:] for module in re.findall(r"`([\w.]+)`", row[2])]
+    assert len(modules) >= len(rows) - 1
+    assert [one for one in modules if not SOURCE.joinpath(*one.split(".")).with_suffix(".py").exists()] == []
+
+
+def test_no_line_of_the_source_has_a_word_that_is_gone() -> None:
+    rows = [line.split("|")[1] for line in GLOSSARY.partition("## ")[2].splitlines() if line.startswith("| `")]
+    words = "|".join(re.findall(r"`(\w+)`", "".join(rows)))
+    gone = re.compile(rf"(?<![a-z])(?:{words})s?(?![a-z])", re.IGNORECASE)
+    texts = ((path, path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py"))
+    assert words
+    assert [(path.name, found[0]) for path, text in texts for found in gone.finditer(text)] == []

@@ -44,6 +44,11 @@ def _rate(metric: str, labels: str = "") -> str:
     return f"rate({metric}{{{labels}}}[$__rate_interval])"
 
 
+def _quantile(quantile: float, metric: str, labels: str = "") -> str:
+    """The quantile of a histogram, by instance and these labels."""
+    return f"histogram_quantile({quantile}, sum by (instance, {labels}le) ({_rate(f'{metric}_bucket')}))"
+
+
 def _part(owner: str = "") -> str:
     """The part in use of rows of the memory budget."""
     return f"penstock_memory_used_bytes{{{owner}}} / (penstock_memory_budget_bytes{{{owner}}} > 0)"
@@ -72,6 +77,19 @@ DASHBOARDS: Final[Mapping[str, Dashboard]] = {
                     "{{instance}} degraded": "penstock_degraded{}",
                     "{{instance}} log read-only": "penstock_log_read_only{}",
                     "{{instance}} log stalled": "penstock_log_stalled{}",
+                },
+            ),
+            Panel(
+                "Publish latency",
+                "s",
+                "From reading an entry to its receipt: half of them at most, and all but one in a hundred.",
+                {
+                    "{{instance}} {{namespace}} p50": _largest(
+                        _quantile(0.5, "penstock_publish_seconds", "namespace, ")
+                    ),
+                    "{{instance}} {{namespace}} p99": _largest(
+                        _quantile(0.99, "penstock_publish_seconds", "namespace, ")
+                    ),
                 },
             ),
             Panel(
@@ -137,11 +155,10 @@ DASHBOARDS: Final[Mapping[str, Dashboard]] = {
             Panel(
                 "Disk",
                 "s",
-                "How long a sync takes on average. Receipts wait for one.",
+                "How long a sync takes, half of them at most and all but one in a hundred. Receipts wait for one.",
                 {
-                    "{{instance}}": _rate("penstock_log_sync_seconds_total")
-                    + " / "
-                    + _rate("penstock_log_commits_total"),
+                    "{{instance}} p50": _quantile(0.5, "penstock_log_sync_seconds"),
+                    "{{instance}} p99": _quantile(0.99, "penstock_log_sync_seconds"),
                 },
             ),
             Panel(

@@ -48,6 +48,7 @@ _RESOURCES: Final = {
 # Routes without a command, and why.
 LEFT_OUT: Final[Mapping[str, str]] = {
     r"/admin/v3/why/": "`penstock why` asks them",
+    r"/admin/v2/brokers/backup$": "`penstock backup` asks it",
     r"/metrics$|/healthz$|/status\.html$|/$": "for monitoring and browsers",
     r"/admin/v2/resourcegroup($|/)": "another spelling of /admin/v2/resourcegroups",
     r"/admin/v2/bookies/": "there are no bookies",
@@ -127,7 +128,8 @@ def _all() -> Iterator[tuple[str, str, Json]]:
 
 
 def _resource(path: str, tag: str) -> str:
-    return "subscriptions" if "{topic}/" in path and "{subscription}" in path else _RESOURCES[tag]
+    of_subscription = "{topic}/" in path and "{subscription}" in path and tag != "transactions"
+    return "subscriptions" if of_subscription else _RESOURCES[tag]
 
 
 def _name(resource: str, path: str, verb: str, operation: Json) -> str:

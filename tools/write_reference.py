@@ -18,15 +18,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from penstock.accounting.prices import COST_DIGITS, COST_SCALE
 from penstock.accounting.records import DecisionRecord, UsageRecord, meanings_of
-from penstock.accounting.tables import TABLES
+from penstock.accounting.tables import COST_DIGITS, COST_SCALE, TABLES
 from penstock.admin.api import build
 from penstock.admin.routes.policies import OF_NAMESPACES, OF_TOPICS
 from penstock.broker.policies.policy_defaults import PolicyDefaults
 from penstock.broker.policies.policy_table import POLICIES
 from penstock.cli import contexts, output, resources, values
 from penstock.cli.exits import Exit
+from penstock.cli.findings import KINDS
 from penstock.cli.main import COMMANDS, build_parser
 from penstock.governance.budget import ROWS
 from penstock.governance.holds import HoldKind
@@ -170,6 +170,12 @@ def _is_of_all(action: argparse.Action) -> bool:
 def exits_table() -> str:
     """Every exit status."""
     return _table(("status", "meaning"), ((str(int(one)), one.text) for one in Exit))
+
+
+def findings_table() -> str:
+    """Every kind of finding of `penstock doctor`."""
+    rows = ((f"`{name}`", kind.severity, kind.why, kind.do) for name, kind in KINDS.items())
+    return _table(("finding", "severity", "why it matters", "what to do"), rows)
 
 
 def resources_tables() -> str:
@@ -444,6 +450,7 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "commands": commands_table,
     "common": common_table,
     "exits": exits_table,
+    "findings": findings_table,
     "resources": resources_tables,
     "policyvalues": policy_values_table,
     "budget": budget_table,

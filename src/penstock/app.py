@@ -24,30 +24,35 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from penstock.admin.gateway import BrokerGateway
 from penstock.admin.server import AdminServer
 from penstock.broker.broker import Broker
-from penstock.broker.commands.connection_limits import refusal
+from penstock.broker.commands.sessions import refusal
 from penstock.broker.composition.commands import commands
-from penstock.broker.limits_in_force import LimitsInForce
+from penstock.broker.limits import LimitsInForce
 from penstock.core.errors import ConfigurationError, PersistenceFailed
 from penstock.core.membership import alone, broker_name
 from penstock.governance.budget import Budget, Row
 from penstock.governance.outbound import Outbound
-from penstock.governance.request_limits import LENGTH_BYTES, RequestLimits
 from penstock.governance.request_memory import RequestMemory
+from penstock.governance.request_values import LENGTH_BYTES, RequestLimits
 from penstock.net.clock import SystemClock
 from penstock.net.listener import RESERVED_DESCRIPTORS, Connections, Listener
 from penstock.net.loop_turns import LoopTurns, timed_loop
 from penstock.net.posted_calls import PostedCalls
-from penstock.net.signals import on_signal
-from penstock.net.tls_context import TlsOptions, server_context
+from penstock.net.stopping import on_signal
+from penstock.net.tls import TlsOptions, server_context
 from penstock.processes.end_of_process import EXIT_START_AGAIN, end_within, start_again
-from penstock.processes.fewer_brokers import leave_out_brokers
-from penstock.processes.kept_sockets import close_rest
+from penstock.processes.removal import leave_out_brokers
 from penstock.processes.service_manager import tell_ready, tell_stopping
-from penstock.processes.sockets import addresses, bound, keep_open, open_sockets
+from penstock.processes.sockets import (
+    addresses,
+    bound,
+    close_rest,
+    keep_open,
+    open_sockets,
+    set_up_interpreter,
+    started,
+)
 from penstock.processes.start_line import start_line
-from penstock.processes.tuning import set_up_interpreter, started
-from penstock.settings.limits import Live, http_limits, log_limits
-from penstock.settings.security import provider_options, tls_options
+from penstock.settings.limits import Live, http_limits, log_limits, provider_options, tls_options
 from penstock.stats.disk_space import DiskUse
 from penstock.storage.catalog import Catalog
 from penstock.storage.directory import open_data_directory
@@ -74,10 +79,10 @@ if TYPE_CHECKING:
     from penstock.net.peers import Peers
     from penstock.net.usage_topic import Reporting
     from penstock.net.zookeeper import ZooKeeperMembers
-    from penstock.processes.handover import Handover
     from penstock.processes.sockets import Sockets
+    from penstock.processes.supervisor import Handover
     from penstock.settings import Settings
-    from penstock.storage.shared_follower import Follower
+    from penstock.storage.shared_writer import Follower
 
 T = TypeVar("T")
 
@@ -125,7 +130,7 @@ def run_one_of_many(handover: Handover, control: socket.socket) -> int:
     Raises:
         ConfigurationError: a setting or the data directory cannot be used.
     """
-    from penstock.processes.handover import READY, watch_parent  # noqa: PLC0415 -- a single broker needs none of it
+    from penstock.processes.supervisor import READY, watch_parent  # noqa: PLC0415 -- a single broker needs none of it
 
     settings = handover.settings
     set_up_logging(settings.log_format, settings.log_level, broker=handover.number)
@@ -303,7 +308,7 @@ async def start(
 
 def _peers(handover: Handover) -> Peers:
     from penstock.net.peers import Peers  # noqa: PLC0415 -- nor without other brokers
-    from penstock.processes.handover import inherited  # noqa: PLC0415
+    from penstock.processes.supervisor import inherited  # noqa: PLC0415
 
     return Peers(inherited(handover.peers))
 
@@ -311,7 +316,7 @@ def _peers(handover: Handover) -> Peers:
 def _reporting(handover: Handover) -> Reporting:
     from penstock.net.peers import dial  # noqa: PLC0415
     from penstock.net.usage_topic import Reporting  # noqa: PLC0415
-    from penstock.processes.handover import inherited  # noqa: PLC0415
+    from penstock.processes.supervisor import inherited  # noqa: PLC0415
 
     return Reporting(dial(inherited(handover.peer_clients)), handover.usage_key)
 
@@ -386,7 +391,7 @@ async def _opened(
 async def _followed(handover: Handover, stack: contextlib.AsyncExitStack) -> Follower:
     """Follow the supervisor's metadata; `stack` ends that. Without it nothing can be stored: then the process ends."""
     from penstock.net.metadata_link import follow  # noqa: PLC0415 -- nor without a supervisor
-    from penstock.processes.handover import end_orphan  # noqa: PLC0415
+    from penstock.processes.supervisor import end_orphan  # noqa: PLC0415
 
     lost = contextlib.ExitStack()
     lost.callback(end_orphan)
@@ -413,7 +418,7 @@ async def _open_log(opening: Callable[[], EntryLog]) -> EntryLog:
 
 
 def _disk_use(data_dir: Path) -> DiskUse:
-    """What is left of the disk of a directory. Raises OSError."""
+    """Return the free space of a directory's disk. Raises OSError."""
     use = shutil.disk_usage(data_dir)
     return DiskUse(use.total, use.free)
 

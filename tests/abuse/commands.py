@@ -50,10 +50,14 @@ _NAMED: Final = {
 # Optional fields that a client sets, because more happens with them than without.
 _SET: Final = {
     "CommandAck": ("request_id", "message_id"),
+    "CommandNewTxn": ("txn_ttl_seconds",),
     "CommandSeek": ("message_id",),
     "CommandRedeliverUnacknowledgedMessages": ("message_ids",),
     "CommandGetTopicsOfNamespace": ("topics_pattern",),
 }
+
+# Numbers that mean something. Transactions are open for so many ms: then what they hold must be given back.
+_NUMBERS: Final = {"txn_ttl_seconds": 1_000}
 
 # Fields that differ from command to command of one pipeline.
 _COUNTED: Final = frozenset({"request_id", "watcher_id", "session_id", "watch_id", "sequence_id", "entryId"})
@@ -142,7 +146,7 @@ def _plain(field: Any, number: int, *, counted: bool) -> Any:  # noqa: ANN401 - 
         return field.enum_type.values[0].number
     if field.type == field.TYPE_BOOL:
         return False
-    return number if counted else 0
+    return number if counted else _NUMBERS.get(field.name, 0)
 
 
 def oversized(field: Field, nbytes: int, number: int) -> BaseCommand:

@@ -26,6 +26,7 @@ CASES = (
     Case("pipeline GET_SCHEMA", 1),
     Case("pipeline GET_TOPICS_OF_NAMESPACE", 200, tls=True),
     Case("pipeline SUBSCRIBE", 1),
+    Case("pipeline NEW_TXN", 200),
     Case("pipeline CONNECT", 200, known=False),
     Case("field CONNECT.auth_data", 200, known=False),
     Case("field SUBSCRIBE.metadata.value", 200),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.accounting.prices import COST_SCALE, Price, PriceList, of_csv, of_toml
+from penstock.accounting.tables import COST_SCALE, Price, PriceList, of_csv, of_toml
 from penstock.core.errors import ConfigurationError
 
 LIST = """

@@ -20,11 +20,11 @@ from penstock.admin.access import Needs, unguarded
 from penstock.admin.gateway import BrokerGateway
 from penstock.admin.server import AdminServer, HttpLimits
 from penstock.authentication.authenticator import Authenticator
-from penstock.authentication.options import ProviderOptions
+from penstock.authentication.credentials import ProviderOptions
 from penstock.broker.access.rules import AccessRules
 from penstock.broker.composition.administration import administration
-from penstock.net.listening import listen_for_callers
-from penstock.net.tls_context import TlsOptions, server_context
+from penstock.net.listener import listen_for_callers
+from penstock.net.tls import TlsOptions, server_context
 from penstock.testing.certificates import Certificate
 from penstock.testing.tokens import SECRET, data_url, token, unsigned
 from tests.net.harness import running, until

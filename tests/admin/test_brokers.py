@@ -10,9 +10,9 @@ import pytest
 
 from penstock.core.service_urls import Addresses, ServiceUrls
 from penstock.core.units import GIB, NS_PER_S
-from penstock.governance.command_memory import WAITING_BYTES
 from penstock.governance.holds import HoldKind
-from penstock.net.topic_list_limiter import LimitType, Owner, TopicListLimits
+from penstock.governance.memory_pool import WAITING_BYTES
+from penstock.net.listing_memory import LimitType, Owner, TopicListLimits
 from penstock.settings import MachineFacts, load
 from penstock.settings.limits import Live
 from penstock.testing.client import Type, frame

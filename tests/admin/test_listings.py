@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from penstock.admin.gateway import Ask, BrokerGateway
-from penstock.admin.listings import ListingResponse
+from penstock.admin.responses import ListingResponse
 from penstock.broker.composition.administration import administration
 from penstock.broker.topics.listing import Mode
 from penstock.core.names import NamespaceName
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from penstock.admin.gateway import Gateway
     from penstock.broker.broker import Broker
-    from penstock.net.topic_list_limiter import LimitType, TopicListLimits
+    from penstock.net.listing_memory import LimitType, TopicListLimits
     from tests.net.harness import Harness
 
     Serve: TypeAlias = Callable[..., AbstractAsyncContextManager[Harness]]

@@ -9,8 +9,8 @@ import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.admin.http_responses import InPieces
 from penstock.admin.load_reports import topics
+from penstock.admin.probes import InPieces
 from tests.telemetry.snapshots import IDLE, SUBSCRIPTION, TOPIC
 
 if TYPE_CHECKING:

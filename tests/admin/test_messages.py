@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pulsar
 import pytest
 
-from penstock.admin.message_response import iso_time
+from penstock.admin.responses import iso_time
 from penstock.core.checksum import seal
 from penstock.testing.client import RawClient, Type, send
 from penstock.wire.codec import MessageMetadata

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.broker.composition.administration import administration
-from penstock.broker.policies.group_quotas import RESOURCE_GROUP
+from penstock.broker.policies.policy_values import RESOURCE_GROUP
 from penstock.core.errors import PenstockError
 from penstock.core.names import NamespaceName
 

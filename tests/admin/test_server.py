@@ -23,7 +23,7 @@ from penstock.admin.server import AdminServer, HttpLimits
 from penstock.broker.access import OPEN
 from penstock.broker.health import Health
 from penstock.core.errors import ServiceNotReady
-from penstock.net.listening import listen_for_callers
+from penstock.net.listener import listen_for_callers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable

@@ -9,8 +9,8 @@ import pytest
 from crc32c import crc32c
 
 from benchmarks.crowd_frames import DeliveryScanner, Entries, Member
-from benchmarks.frames import Shape
-from benchmarks.scan import UnexpectedFrame
+from penstock.cli.bench_frames import Shape
+from penstock.cli.bench_scan import UnexpectedFrame
 from penstock.wire import codec
 from penstock.wire import pulsar_pb2 as pb
 from tests.benchmarks.test_generator import framed, split

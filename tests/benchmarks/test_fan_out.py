@@ -6,7 +6,7 @@ from __future__ import annotations
 import struct
 
 from benchmarks.fan_out import KeyedBlock, ack
-from benchmarks.frames import Block, Shape
+from penstock.cli.bench_frames import Block, Shape
 from penstock.core.checksum import is_sealed
 from penstock.wire import metadata
 from penstock.wire import pulsar_pb2 as pb

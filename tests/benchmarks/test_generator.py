@@ -15,9 +15,9 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.frames import LAP, Block, Shape
 from benchmarks.loads import PLANS, QUICK, TARGETS
-from benchmarks.scan import MessageScanner, ReceiptScanner, UnexpectedFrame
+from penstock.cli.bench_frames import LAP, Block, Shape
+from penstock.cli.bench_scan import MessageScanner, ReceiptScanner, UnexpectedFrame
 from penstock.wire import codec
 from penstock.wire import pulsar_pb2 as pb
 

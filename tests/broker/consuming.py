@@ -9,7 +9,7 @@ from penstock.core.checksum import is_sealed
 from penstock.testing.client import Refused
 from penstock.wire import codec
 from penstock.wire.client import entries
-from penstock.wire.client.commands import ANSWERS
+from penstock.wire.client.connection import ANSWERS
 from penstock.wire.client.frames import payload_in
 from penstock.wire.pulsar_pb2 import IntRange, KeySharedMeta, KeyValue
 from tests.net.harness import TOPIC, Client, Harness, connect, topic_of, until

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.broker.topics.listing import Mode, Wanted
 from penstock.core.units import MIB
-from penstock.net.topic_list_limiter import NOBODY, LimitType, TopicListLimits
+from penstock.net.listing_memory import NOBODY, LimitType, TopicListLimits
 from penstock.testing.client import Type, frame
 from tests.net.harness import Client, Harness, running, until
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.broker import Broker
     from penstock.core.names import NamespaceName
-    from penstock.net.topic_list_limiter import Permit
+    from penstock.net.listing_memory import Permit
 
 HEAP, DIRECT = LimitType.HEAP_MEMORY, LimitType.DIRECT_MEMORY
 NAMESPACE = "public/listed"

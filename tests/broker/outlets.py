@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from penstock.broker.subscriptions.consumer import Consumer
-from penstock.broker.subscriptions.key_shared import AUTO_SPLIT
-from penstock.broker.subscriptions.ports import DispatchServices
-from penstock.broker.subscriptions.queued_entries import QueuedEntries
+from penstock.broker.subscriptions.consumer import Consumer, DispatchServices
+from penstock.broker.subscriptions.delivery import QueuedEntries
+from penstock.broker.subscriptions.key_ranges import AUTO_SPLIT
 from penstock.broker.subscriptions.subscription import Subscription
 from penstock.broker.subscriptions.tail import Tail
 from penstock.core.clock import ManualClock
@@ -23,7 +22,7 @@ from penstock.governance.delayed_memory import DelayedMemory
 from penstock.governance.delayed_options import DelayedOptions
 from penstock.governance.outbound import Reading
 from penstock.storage.cursor import Cursor
-from penstock.storage.missing_entries import MissingEntries
+from penstock.storage.damage import MissingEntries
 from penstock.storage.results import Batch, ReadResult
 from penstock.wire import codec
 from penstock.wire.events import AckRun
@@ -31,8 +30,8 @@ from penstock.wire.events import AckRun
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from penstock.broker.subscriptions.key_shared import KeySharing
-    from penstock.broker.subscriptions.ports import DelayedMessages
+    from penstock.broker.subscriptions.consumer import DelayedMessages
+    from penstock.broker.subscriptions.key_ranges import KeySharing
     from penstock.broker.subscriptions.state import SubscriptionState
     from penstock.governance.delayed_view import DelayedDeliveryView
     from penstock.governance.outbound import Holder

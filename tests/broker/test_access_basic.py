@@ -9,8 +9,7 @@ import pytest
 
 from penstock.authentication import basic
 from penstock.authentication.basic import BasicProvider
-from penstock.authentication.credentials import Credentials, Identity
-from penstock.authentication.options import ProviderOptions
+from penstock.authentication.credentials import Credentials, Identity, ProviderOptions
 from penstock.core.errors import AuthenticationFailed, ConfigurationError
 from penstock.testing.tokens import data_url
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from penstock.authentication.authenticator import Authenticator
-from penstock.authentication.options import ProviderOptions
+from penstock.authentication.credentials import ProviderOptions
 from penstock.core.errors import ConfigurationError
 
 COSTLY = {"bcrypt", "cryptography", "jwt", "passlib"}
@@ -32,7 +32,7 @@ def test_without_authentication_nothing_of_it_is_imported() -> None:
 def test_only_what_is_switched_on_is_imported() -> None:
     program = (
         "from penstock.authentication.authenticator import Authenticator as A; "
-        "from penstock.authentication.options import ProviderOptions as O; "
+        "from penstock.authentication.credentials import ProviderOptions as O; "
         "A(O(methods=frozenset({'tls'})))"
     )
     assert not COSTLY & modules_of(program)

@@ -11,12 +11,12 @@ import pytest
 
 from penstock.authentication.authenticator import Authenticator
 from penstock.authentication.basic import BasicProvider
-from penstock.authentication.options import ProviderOptions
+from penstock.authentication.credentials import ProviderOptions
 from penstock.broker.access.rules import AccessRules
 from penstock.core.errors import WireCode
 from penstock.core.units import KIB, NS_PER_S
 from penstock.governance.holds import HoldKind
-from penstock.net.tls_context import TlsOptions, server_context
+from penstock.net.tls import TlsOptions, server_context
 from penstock.testing.certificates import Certificate
 from penstock.testing.client import Type, frame
 from penstock.testing.tokens import SECRET, data_url, token, unsigned

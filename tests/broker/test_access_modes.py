@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.publishing.access_modes import AccessMode, Hold, Join, Wait, WriteAccess, Writers, decide
+from penstock.broker.publishing.checks import AccessMode, Hold, Join, Wait, WriteAccess, Writers, decide
 from penstock.core.errors import PenstockError, ProducerBusy, ProducerFenced, WireCode
 from penstock.testing.client import RawClient, Refused, Type, entry, frame, send
 

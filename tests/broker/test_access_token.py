@@ -11,8 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from penstock.authentication.credentials import Credentials, Identity
-from penstock.authentication.options import ProviderOptions
+from penstock.authentication.credentials import Credentials, Identity, ProviderOptions
 from penstock.authentication.token import TOKEN_BYTES_MAX, TokenProvider
 from penstock.core.errors import AuthenticationFailed, ConfigurationError
 from penstock.testing.tokens import (

@@ -12,8 +12,7 @@ import pytest
 
 from penstock.broker.composition.administration import administration
 from penstock.broker.policies.policy_values import HOLD, QUOTA_SIZE
-from penstock.broker.publishing.backlog_sizes import BacklogSizes
-from penstock.broker.publishing.disk_delay import DiskDelay
+from penstock.broker.publishing.backlog_sizes import BacklogSizes, DiskDelay
 from penstock.core.clock import ManualClock
 from penstock.core.names import NamespaceName, TopicName
 from penstock.core.units import MIB, NS_PER_MS

@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.publishing.by_producer import by_producer
+from penstock.broker.publishing.publish import by_producer
 from penstock.core.units import KIB
 from penstock.wire.events import PublishRun
 

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.broker.composition.administration import administration
+from penstock.broker.topics.compaction import Outcome, Stored, TwoPhaseCompactor
 from penstock.broker.topics.topic_states import COMPACTED_LEDGER
-from penstock.broker.topics.two_phase_compactor import Outcome, Stored, TwoPhaseCompactor
 from penstock.core.checksum import is_sealed, seal
 from penstock.core.errors import AlreadyExists, MetadataFailed, NotAllowed, PreconditionFailed
 from penstock.core.names import COMPACTION_SUBSCRIPTION, TopicName
 from penstock.core.position import LATEST
-from penstock.storage.latest_keys import LatestKeys, MessageLocation
+from penstock.storage.compacted import LatestKeys, MessageLocation
 from penstock.testing.client import Type, frame
 from penstock.wire import batches, metadata
 from penstock.wire import compression as codecs

@@ -14,7 +14,7 @@ import pytest
 from penstock.broker.configuration import Configuration, usable
 from penstock.core.errors import PreconditionFailed
 from penstock.core.units import GIB, MIB
-from penstock.net.topic_list_limiter import LimitType
+from penstock.net.listing_memory import LimitType
 from penstock.settings import MachineFacts, load
 from penstock.settings.limits import Live
 from tests.net.harness import Client, Harness, running, turns, until

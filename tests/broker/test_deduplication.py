@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.broker.publishing.deduplication import KIND
-from penstock.broker.publishing.sequence_ids import NEVER, SequenceIds, Verdict, name_bytes
+from penstock.broker.publishing.deduplication import KIND, NEVER, SequenceIds, Verdict, name_bytes
 from penstock.core.checksum import seal
 from penstock.core.errors import WireCode
 from penstock.testing.client import RawClient, Type, entry, frame, send

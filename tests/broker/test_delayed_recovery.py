@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker.topics import delayed_indexes
+from penstock.broker.topics import delayed
 from penstock.core.names import TopicName
 from penstock.core.units import KIB
 from tests.broker.consuming import KEY_SHARED, SHARED, Peer, delayed_of, nothing_more, pass_time, subscription_of
@@ -200,7 +200,7 @@ async def test_a_snapshot_of_a_topic_that_is_gone_goes_at_the_next_start(tmp_pat
 async def test_a_snapshot_is_written_when_enough_was_added_or_ten_seconds_have_passed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delayed_indexes, "SNAPSHOT_ADDED_MIN", 10)
+    monkeypatch.setattr(delayed, "SNAPSHOT_ADDED_MIN", 10)
     async with running(tmp_path) as harness:
         peer = await start_up(harness)
         await publish_mixed(peer, harness, 12)
@@ -388,7 +388,7 @@ async def test_a_load_that_is_given_up_leaves_nothing_in_the_way_of_the_next(
     await leave_delayed(tmp_path, taken=False)
     async with running(tmp_path) as harness:
         with monkeypatch.context() as broken:
-            broken.setattr(delayed_indexes, "unpack", give_up)
+            broken.setattr(delayed, "unpack", give_up)
             with pytest.raises(GivenUp):
                 await harness.broker.topics.load(NAME)
         assert harness.broker.delayed_indexes.factory.find(TOPIC) is None
@@ -417,7 +417,7 @@ async def test_a_load_that_fails_half_way_leaves_nothing_in_the_way_of_the_next(
     kept.write_bytes(stored)
     async with running(tmp_path) as harness:
         with monkeypatch.context() as broken:
-            broken.setattr(delayed_indexes.DelayedIndexes, "read", refuse)
+            broken.setattr(delayed.DelayedIndexes, "read", refuse)
             with pytest.raises(OSError, match="on a bad day"):
                 await harness.broker.topics.load(NAME)
         assert harness.broker.delayed_indexes.memory.used_bytes == 0

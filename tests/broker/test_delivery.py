@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.subscriptions.dispatch import HEADER_BYTES, alike_before, fitting
+from penstock.broker.subscriptions.dispatcher import HEADER_BYTES, alike_before, fitting
 from penstock.broker.subscriptions.shared import Shared
 from penstock.broker.subscriptions.state import EXCLUSIVE, FAILOVER, KEY_SHARED, SHARED
 from penstock.governance.budget import Row

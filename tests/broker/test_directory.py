@@ -14,7 +14,7 @@ from penstock.broker.policies.policy_defaults import PolicyDefaults
 from penstock.core.errors import NotAllowed, TopicNotFound, WireCode
 from penstock.core.names import NamespaceName, TopicName
 from penstock.core.units import KIB, MIB
-from penstock.net.topic_list_limiter import NOBODY
+from penstock.net.listing_memory import NOBODY
 from penstock.testing.client import Type
 from tests.broker.listed import list_topics
 from tests.net.harness import Client, Harness, running, turns, until

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.subscriptions.dispatch import ConsumerRank, Share, choose_active, share, take
+from penstock.broker.subscriptions.dispatcher import ConsumerRank, Share, choose_active, share, take
 from penstock.core.hashing import sticky_hash
 
 TOPIC = "persistent://public/default/flights"

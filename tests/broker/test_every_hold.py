@@ -14,7 +14,7 @@ from penstock.broker.composition.administration import administration
 from penstock.core.errors import MetadataFailed
 from penstock.core.units import KIB, MIB
 from penstock.governance.holds import HoldKind
-from penstock.net.topic_list_limiter import LimitType, Owner
+from penstock.net.listing_memory import LimitType, Owner
 from penstock.stats.findings import SENTENCES
 from penstock.testing.client import Refused, Type
 from tests.broker.consuming import FAILOVER, KEY_SHARED, SHARED, Peer, subscription_of

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.topics.feed import FORM, TopicEvent, TopicFeed
+from penstock.broker.topics.listing_blocks import FORM, TopicEvent, TopicFeed
 
 A, OTHER = "persistent://acme/sales/a", "persistent://acme/other/a"
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.broker.composition.administration import administration
-from penstock.broker.subscriptions.key_shared import hash_of
-from penstock.broker.subscriptions.key_shared_dispatcher import KeyShared
+from penstock.broker.subscriptions.key_ranges import hash_of
+from penstock.broker.subscriptions.key_shared import KeyShared
 from penstock.core.names import TopicName
 from penstock.core.units import KIB
 from penstock.governance.holds import HoldKind

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.broker.subscriptions.key_shared import (
+from penstock.broker.subscriptions.key_order import KeyOrder
+from penstock.broker.subscriptions.key_ranges import (
     SLOTS,
     HashRing,
     RangeHalving,
@@ -22,7 +23,6 @@ from penstock.broker.subscriptions.key_shared import (
     ring_slot_of,
     slot_of,
 )
-from penstock.broker.subscriptions.key_shared_order import KeyOrder
 from penstock.core.errors import ConsumerAssignFailed
 
 if TYPE_CHECKING:

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.broker.commands.discovery import wait_ns_max
+from penstock.broker.commands.lookups import wait_ns_max
 from penstock.broker.topics.listing import Wanted
 from penstock.broker.topics.listing_blocks import BLOCK_NAMES
 from penstock.core.errors import TooManyRequests, WireCode
 from penstock.core.units import KIB, MIB, NS_PER_MS, NS_PER_S
 from penstock.net.connection import ANSWER_BYTES
-from penstock.net.loop_share import SLOTS
-from penstock.net.topic_list_limiter import INITIAL_BYTES, NOBODY, LimitType, TopicListLimits
+from penstock.net.listing_memory import INITIAL_BYTES, NOBODY, LimitType, TopicListLimits
+from penstock.net.loop import SLOTS
 from penstock.net.unsent_pieces import REFERENCE_BYTES
 from penstock.testing.client import Type, frame
 from tests.broker.listed import (

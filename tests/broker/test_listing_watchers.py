@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker.topics.listing_blocks import BLOCK_BYTES, REFERENCE_BYTES, topics_hash
-from penstock.broker.topics.namespace_events import EVENTS_MAX
+from penstock.broker.topics.listing_blocks import BLOCK_BYTES, EVENTS_MAX, REFERENCE_BYTES, topics_hash
 from penstock.broker.topics.patterns import Pattern
 from penstock.broker.topics.shared_listings import EVENTS_PER_STEP, WATCHERS_PER_TURN
 from penstock.core.errors import WireCode
 from penstock.core.units import KIB, MIB, NS_PER_MS
-from penstock.net.topic_list_limiter import INITIAL_BYTES
+from penstock.net.listing_memory import INITIAL_BYTES
 from penstock.testing.client import Type, frame
 from tests.broker.listed import (
     DIRECT,
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.broker.topics.watchers import TopicListWatcher
-    from penstock.net.topic_list_limiter import LimitType
+    from penstock.net.listing_memory import LimitType
     from tests.net.harness import Harness
 
 ALL = f"{NAMESPACE}/.*"

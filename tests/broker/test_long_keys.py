@@ -11,9 +11,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from penstock.broker.subscriptions import key_shared
-from penstock.broker.subscriptions.key_shared_dispatcher import KeyShared
-from penstock.broker.subscriptions.long_keys import KEYS_BYTES_MAX, LONG_KEY_BYTES, LongKeys
+from penstock.broker.subscriptions import key_ranges
+from penstock.broker.subscriptions.key_shared import KEYS_BYTES_MAX, LONG_KEY_BYTES, KeyShared, LongKeys
 from penstock.core.hashing import hash_in_slices, sticky_hash
 from penstock.core.units import KIB
 from tests.broker.consuming import KEY_SHARED, Peer, subscription_of
@@ -63,7 +62,7 @@ async def test_messages_with_long_keys_go_out_in_order_to_one_consumer_each_and_
 ) -> None:
     async with running(tmp_path, tail_cache_bytes=(1 << 24) * cached) as harness:
         producer = await Peer.producing(harness)
-        remembered = key_shared._remembered_hash.cache_info().currsize  # noqa: SLF001 - that is what must not grow
+        remembered = key_ranges._remembered_hash.cache_info().currsize  # noqa: SLF001 - that is what must not grow
         expected: dict[str, list[bytes]] = {key: [] for key in KEYS}
         for number in range(3):
             for key in KEYS:
@@ -88,7 +87,7 @@ async def test_messages_with_long_keys_go_out_in_order_to_one_consumer_each_and_
         for payloads in expected.values():
             (owner,) = [each for each in received if payloads[0] in each]
             assert [one for one in owner if one in payloads] == payloads
-        assert key_shared._remembered_hash.cache_info().currsize == remembered  # noqa: SLF001
+        assert key_ranges._remembered_hash.cache_info().currsize == remembered  # noqa: SLF001
         delivery = subscription.dispatcher
         assert isinstance(delivery, KeyShared)
         assert all(isinstance(one, int) for one in delivery._long_hashes.values())  # noqa: SLF001

@@ -11,8 +11,7 @@ import pytest
 
 from penstock.broker.composition.commands import PEER_COMMANDS, commands
 from penstock.core.errors import WireCode
-from penstock.net.listener import Listener
-from penstock.net.listening import listen_for_clients
+from penstock.net.listener import Listener, listen_for_clients
 from penstock.testing.client import Type, frame
 from tests.net.harness import TOPIC, Client, Harness, publish, running
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.broker.composition.administration import administration
-from penstock.broker.publishing.dispatch_gate import throttled_events
-from penstock.broker.publishing.limiters import RatePublish
+from penstock.broker.publishing.limiters import RatePublish, throttled_events
 from penstock.core.errors import TooManyRequests
 from penstock.core.names import TopicName
 from penstock.core.units import KIB, NS_PER_S
@@ -155,8 +154,11 @@ async def test_two_limited_topics_hold_their_own_messages_only(harness: Harness)
 async def test_a_client_that_sends_on_is_muted_when_it_holds_as_much_as_it_may(harness: Harness) -> None:
     client = await Client.producing(harness.port)
     await harness.broker.policies.set_topic(TOPIC, "publishRate", publish_rate(1))
-    most = harness.memory.size // 8
-    client.publish(*[bytes(64 * KIB)] * (most // (64 * KIB) + 20))
+    half = harness.memory.size // 16 // (64 * KIB)
+    client.publish(*[bytes(64 * KIB)] * half)
+    await until(lambda: held(harness) == half - 1)
+    assert not harness.muted(), "there is memory for more"
+    client.publish(*[bytes(64 * KIB)] * (half + 20), first=half)
     await until(harness.muted)
     assert mutes(harness, client) == {(HoldKind.PUBLISH_RATE, TOPIC)}
     await harness.broker.policies.set_topic(TOPIC, "publishRate", None)
@@ -276,10 +278,10 @@ async def test_the_rate_of_the_broker_holds_over_all_topics_and_can_be_changed_a
     assert topic_of(harness).publish_lines == ()
 
 
-def _own_rate(topic: Topic) -> int:
-    (limiter,) = topic.publish_lines
-    assert isinstance(limiter, RatePublish)
-    return limiter.rate.messages
+def _own_rate(topic: Topic) -> float | None:
+    (limit,) = topic.publish_lines
+    assert isinstance(limit, RatePublish)
+    return limit.limiter.share.messages
 
 
 async def test_a_rate_of_the_namespace_holds_for_each_of_its_topics_unless_they_have_their_own(

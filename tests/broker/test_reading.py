@@ -11,7 +11,7 @@ import pytest
 
 from penstock.broker.composition.administration import administration
 from penstock.broker.policies.policy_defaults import PolicyDefaults
-from penstock.broker.topics.delayed_indexes import DelayedIndexes
+from penstock.broker.topics.delayed import DelayedIndexes
 from penstock.core.errors import ReadFailed
 from penstock.core.names import TopicName
 from penstock.core.position import Position

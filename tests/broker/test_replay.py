@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.subscriptions.replay import Replay
+from penstock.broker.subscriptions.shared import Replay
 
 ids = st.integers(0, 30)
 

@@ -13,7 +13,7 @@ from penstock.broker.subscriptions.replay_reads import ReplayReads
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.broker.subscriptions.ports import Reads
+    from penstock.broker.subscriptions.consumer import Reads
     from penstock.storage.entry_log import EntryLog
 
 

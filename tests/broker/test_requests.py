@@ -11,9 +11,9 @@ import pytest
 from penstock.core.errors import ServiceNotReady, WireCode
 from penstock.core.units import KIB, MIB
 from penstock.governance.budget import Row
-from penstock.governance.command_memory import WAITING_BYTES, CommandMemory, price
 from penstock.governance.holds import HoldKind
-from penstock.net.requests import Requests
+from penstock.governance.memory_pool import WAITING_BYTES, CommandMemory, price
+from penstock.net.keep_alive import Requests
 from penstock.wire import codec
 
 if TYPE_CHECKING:

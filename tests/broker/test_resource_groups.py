@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.broker.composition.administration import administration
-from penstock.broker.policies.group_quotas import MEMBERS
+from penstock.broker.policies.policy_values import MEMBERS
 from penstock.core.errors import PenstockError
 from penstock.core.names import NamespaceName, TopicName
 from penstock.core.units import MIB, NS_PER_MS, NS_PER_S

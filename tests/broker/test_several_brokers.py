@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from penstock.broker.composition.administration import administration
+from penstock.broker.elsewhere import Elsewhere
 from penstock.core.broker_states import BrokerState
 from penstock.core.errors import (
     AlreadyExists,
@@ -22,6 +23,7 @@ from penstock.core.errors import (
     ServiceNotReady,
     TopicNotFound,
 )
+from penstock.core.membership import alone
 from penstock.core.names import NamespaceName, TopicName
 from penstock.core.position import EARLIEST
 from penstock.testing.client import Type
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.broker.administration.administration import Administration
+    from penstock.core.caller import Asker
     from penstock.core.membership import SharedMembership
     from tests.net.harness import Harness
 
@@ -100,6 +103,24 @@ async def test_topics_of_all_brokers_are_listed_by_each(both: Both) -> None:
     await until(lambda: not both.harnesses[0].broker.topics.exists(both.topic_on(1)))
     for client in both.clients:
         assert await listed(client) == names[:1]
+
+
+async def test_a_broker_catches_up_with_what_another_one_has_changed_for_it() -> None:
+    """Who deletes the last topic of a namespace may delete the namespace, at the same broker, at once."""
+    order: list[str] = []
+
+    class Other:
+        async def ask(self, broker: int, method: str, target: str, value: object = None, *, by: Asker) -> Any:  # noqa: ANN401
+            del broker, value, by
+            order.append(f"{method} {target}")
+
+    async def catch_up() -> None:
+        order.append("catch up")
+
+    elsewhere = Elsewhere(alone(), Other(), catch_up).on_behalf()
+    await elsewhere.ask(1, "GET", "/stats")
+    await elsewhere.ask(1, "DELETE", "/topic")
+    assert order == ["GET /stats", "DELETE /topic", "catch up"]
 
 
 async def test_a_watcher_hears_of_topics_of_all_brokers(both: Both) -> None:

@@ -336,6 +336,17 @@ async def test_a_topic_is_known_to_all_brokers_and_served_by_one() -> None:
         assert not second.catalog.subscriptions(TOPICS[0])
 
 
+async def test_a_broker_that_has_caught_up_knows_what_was_stored_before() -> None:
+    async with running() as world:
+        first, second = world.brokers
+        await create(first, TOPICS[0], place=0)
+        await second.changes.stored(second.catalog.catch_up)
+        assert second.catalog.topic(TOPICS[0]) is not None
+        await first.changes.stored(partial(first.catalog.delete_topic, TOPICS[0]))
+        await second.changes.stored(second.catalog.catch_up)
+        assert second.catalog.topic(TOPICS[0]) is None
+
+
 async def test_a_change_without_an_answer_fails_when_the_writer_is_gone_and_so_do_later_ones() -> None:
     async with running() as world:
         first, _ = world.brokers

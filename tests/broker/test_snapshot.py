@@ -11,20 +11,18 @@ import pytest
 from penstock.broker.broker import Broker
 from penstock.broker.composition.administration import administration
 from penstock.broker.composition.commands import commands
-from penstock.broker.limits import BrokerLimits
-from penstock.broker.limits_in_force import LimitsInForce
+from penstock.broker.limits import BrokerLimits, LimitsInForce
 from penstock.core.clock import ManualClock
 from penstock.core.names import TopicName
 from penstock.core.units import MIB, NS_PER_S
 from penstock.governance.budget import ROWS, Budget
 from penstock.governance.holds import HoldKind
 from penstock.governance.outbound import Outbound
-from penstock.governance.request_limits import RequestLimits
 from penstock.governance.request_memory import RequestMemory
-from penstock.net.listener import Connections, Listener
-from penstock.net.listening import listen_for_clients
+from penstock.governance.request_values import RequestLimits
+from penstock.net.listener import Connections, Listener, listen_for_clients
 from penstock.stats import reading
-from penstock.stats.server_snapshot import MemoryUse
+from penstock.stats.snapshot import MemoryUse
 from penstock.storage.catalog import Catalog
 from penstock.storage.cursor import Cursor
 from penstock.storage.directory import open_data_directory

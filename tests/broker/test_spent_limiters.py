@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from penstock.broker.publishing.spent_limiters import SpentLimiters
+from penstock.broker.publishing.limiters import SpentLimiters
 from penstock.core.clock import ManualClock
 
 

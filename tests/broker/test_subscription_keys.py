@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from penstock.broker.subscriptions import key_shared_dispatcher
-from penstock.broker.subscriptions.key_shared import hash_of, slot_of
-from penstock.broker.subscriptions.key_shared_dispatcher import KeyShared
+from penstock.broker.subscriptions import key_shared
+from penstock.broker.subscriptions.key_ranges import hash_of, slot_of
+from penstock.broker.subscriptions.key_shared import KeyShared
 from penstock.core.errors import WireCode
 from penstock.core.units import MIB
 from penstock.testing.client import Refused
@@ -102,7 +102,7 @@ async def test_a_stuck_consumer_does_not_hold_up_the_keys_of_others_and_gets_its
 async def test_looking_ahead_ends_at_its_bound_and_goes_on_when_there_is_room(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_shared_dispatcher, "LOOK_AHEAD_PER_CONSUMER", 10)
+    monkeypatch.setattr(key_shared, "LOOK_AHEAD_PER_CONSUMER", 10)
     stuck, quick = await Peer.connected(harness), await Peer.connected(harness)
     await stuck.subscribe(KEY_SHARED, ranges=[LOW], permits=0)
     await quick.subscribe(KEY_SHARED, ranges=[HIGH])

@@ -9,13 +9,14 @@ import pytest
 import pytest_asyncio
 
 from penstock.broker.composition.administration import administration
-from penstock.broker.topics.detaching import disconnect_producers
-from penstock.broker.transactions.coordinator import DEADLINES_MIN
-from penstock.core.errors import TransactionNotFound, WireCode
+from penstock.broker.stats.snapshot import TransactionsSnapshot
+from penstock.broker.topics.topic_life import disconnect_producers
+from penstock.broker.transactions.coordinator import DEADLINES_MIN, TIMEOUTS_IN_TURN
+from penstock.core.errors import CoordinatorNotFound, TransactionNotFound, WireCode
 from penstock.core.names import TopicName
 from penstock.core.transaction_id import TransactionId
 from penstock.testing.client import Refused
-from penstock.wire.client.commands import frame
+from penstock.wire.client.connection import frame
 from tests.broker.consuming import EXCLUSIVE, KEY_SHARED, SHARED, Received, nothing_more, subscription_of
 from tests.broker.transacting import COORDINATORS, MINUTE_MS, TransactingPeer, Type, ids
 from tests.net.harness import TOPIC, Harness, running, topic_of, turns, until
@@ -284,6 +285,24 @@ async def test_of_a_commit_and_a_timeout_at_once_one_wins(harness: Harness) -> N
         await turns()
     assert await peer.payloads(1) == [b"1"]
     assert harness.broker.transactions.timed_out_total == 0
+
+
+async def test_many_that_were_left_open_are_aborted_some_in_a_turn(harness: Harness) -> None:
+    count = 3 * TIMEOUTS_IN_TURN
+    coordinator, before = harness.broker.transactions, used(harness)
+    for _ in range(count):
+        await coordinator.open(0, "", 1_000)
+    harness.clock.advance(ms=1_000)
+    coordinator.tick(harness.clock.monotonic_ns())
+    seen = set()
+
+    def ended() -> bool:
+        seen.add(coordinator.timed_out_total)
+        return coordinator.timed_out_total == count
+
+    await until(ended)
+    assert {TIMEOUTS_IN_TURN, 2 * TIMEOUTS_IN_TURN} <= seen, "others were served in between"
+    assert (coordinator.open_ones(), used(harness)) == ([], before)
 
 
 async def test_only_so_many_are_open(tmp_path: Path) -> None:
@@ -600,3 +619,65 @@ async def test_an_administrator_finds_a_slow_transaction_and_aborts_it(harness: 
     assert await peer.payloads(1) == [b"in"]
     with pytest.raises(TransactionNotFound):
         admin.metadata(transaction)
+
+
+async def test_what_a_transaction_holds_is_explained_and_measured_with_its_age(harness: Harness) -> None:
+    peer = await producing(harness)
+    await peer.subscribe(SHARED)
+    transaction = await sending(peer, b"1", b"2")
+    harness.clock.advance(ms=5_000)
+    admin = administration(harness.broker)
+    (found,) = (await admin.why.of_topic(NAME))["findings"]
+    assert (found["reason"], found["forMs"], found["numbers"]["kept_back_entries"]) == ("open-transaction", 5_000, 2)
+    assert f"transactions abort {transaction.coordinator} {transaction.number}" in found["liftedBy"]
+    snapshot = await admin.snapshots.take()
+    assert [topic.held_for_ms for topic in snapshot.topics] == [5_000]
+    assert snapshot.transactions == TransactionsSnapshot(open=1, opened=1, committed=0, aborted=0, timed_out=0)
+    await peer.commit(transaction)
+    snapshot = await admin.snapshots.take()
+    assert [topic.held_for_ms for topic in snapshot.topics] == [None]
+    assert snapshot.transactions == TransactionsSnapshot(open=0, opened=1, committed=1, aborted=0, timed_out=0)
+
+
+async def test_why_names_the_role_that_holds_a_topic(harness: Harness) -> None:
+    peer = await producing(harness)
+    await peer.subscribe(SHARED)
+    transaction = await sending(peer, b"1")
+    held = harness.broker.transactions.find(transaction)
+    assert held is not None
+    held.owner = "flink"
+    (found,) = (await administration(harness.broker).why.of_topic(NAME))["findings"]
+    assert found["limit"].startswith(f"transaction {transaction} of role 'flink' is open")
+
+
+async def test_a_broker_without_transactions_has_no_metrics_of_them(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        assert (await administration(harness.broker).snapshots.take()).transactions is None
+
+
+async def test_an_administrator_sees_what_transactions_do_in_a_topic(harness: Harness) -> None:
+    peer = await producing(harness)
+    await peer.subscribe(EXCLUSIVE)
+    admin = administration(harness.broker).transactions
+    await peer.publish(b"in")
+    received = await peer.message()
+    assert await admin.buffer(NAME) == {"state": "NoSnapshot", "maxReadPosition": "1:0", "ongoingTxnSize": 0}
+    assert await admin.pending_acks(NAME, "s") == {"state": "None", "ongoingTxnSize": 0}
+    transaction = await acknowledging(peer, received, cumulative=True)
+    await peer.add_topics(transaction)
+    assert await admin.in_buffer(NAME, transaction) == {}
+    await peer.send_in(transaction, b"out")
+    assert await admin.buffer(NAME) == {"state": "Ready", "maxReadPosition": "1:0", "ongoingTxnSize": 1}
+    assert await admin.in_buffer(NAME, transaction) == {"startPosition": "1:1", "aborted": False}
+    assert await admin.pending_acks(NAME, "s") == {"state": "Ready", "ongoingTxnSize": 1}
+    assert await admin.in_pending_acks(NAME, "s", transaction) == {"cumulativeAckPosition": "1:0"}
+    await peer.commit(transaction)
+    assert await admin.buffer(NAME) == {"state": "NoSnapshot", "maxReadPosition": "1:1", "ongoingTxnSize": 0}
+    assert await admin.in_pending_acks(NAME, "s", transaction) == {}
+
+
+async def test_there_is_one_coordinator_to_ask_about(harness: Harness) -> None:
+    admin = administration(harness.broker).transactions
+    assert admin.coordinator(0) == admin.coordinators()["0"]
+    with pytest.raises(CoordinatorNotFound):
+        admin.coordinator(1)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.stats.process_memory import ProcessMemory
+from penstock.stats.process import ProcessMemory
 from penstock.testing.client import Type
 from tests.net.harness import TOPIC, Client, publish, running, topic_of, turns
 

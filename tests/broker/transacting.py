@@ -9,7 +9,7 @@ from penstock.core.transaction_id import TransactionId
 from penstock.testing.client import Refused
 from penstock.wire import codec
 from penstock.wire.client import entries
-from penstock.wire.client.commands import frame
+from penstock.wire.client.connection import frame
 from tests.broker.consuming import Peer, Received
 from tests.net.harness import TOPIC
 

@@ -120,14 +120,14 @@ def test_what_starts_apache_pulsar_starts_penstock(home: Path, tmp_path: Path, c
     command, wanted = CALLERS[caller]
     with started(home, command, wanted, {**FREE_PORTS, "PULSAR_DATA_DIR": str(tmp_path)}) as running:
         # Compared as text by those who wait for it.
-        assert httpx.get(f"{running.admin_url()}/admin/v2/clusters").text == '["standalone"]'
-        assert httpx.get(f"{running.admin_url()}/admin/v2/brokers/health").text == "ok"
+        assert httpx.get(f"{running.admin_url()}/admin/v2/clusters", timeout=WITHIN_S).text == '["standalone"]'
+        assert httpx.get(f"{running.admin_url()}/admin/v2/brokers/health", timeout=WITHIN_S).text == "ok"
 
 
 def test_settings_of_the_environment_reach_the_broker(home: Path, tmp_path: Path) -> None:
     more = {**FREE_PORTS, "PULSAR_DATA_DIR": str(tmp_path), "PULSAR_PREFIX_clusterName": "mine"}
     with started(home, *CALLERS["testcontainers for Java"], more) as running:
-        assert httpx.get(f"{running.admin_url()}/admin/v2/clusters").text == '["mine"]'
+        assert httpx.get(f"{running.admin_url()}/admin/v2/clusters", timeout=WITHIN_S).text == '["mine"]'
 
 
 def test_messages_survive_another_start(home: Path, tmp_path: Path) -> None:

@@ -90,6 +90,20 @@ def test_answering_about_itself_imports_neither_asyncio_nor_the_broker() -> None
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.parametrize("words", [["--help"], ["-h", "serve"], ["servee"], []], ids=" ".join)
+def test_help_and_misspelt_commands_import_none(words: list[str]) -> None:
+    code = (
+        "import sys; from penstock.cli.main import main, COMMANDS\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "ours = {f'penstock.cli.{one.module}' for one in COMMANDS.values()}\n"
+        "print(sorted(ours & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "do you mean serve?" in done.stderr or words != ["servee"]
+
+
 def test_the_parser_knows_the_data_directory() -> None:
     assert build_parser().parse_args(["serve", "--data-dir", "d"]).data_dir.name == "d"
     assert str(build_parser().parse_args(["serve"]).data_dir) == "penstock-data"

@@ -37,6 +37,8 @@ COUNT = int(os.environ.get("COMPAT_BROKERS", "1"))
 PROXY = os.environ.get("COMPAT_PROXY") == "1"
 # It takes 7 s to start on an idle machine, half a minute on a busy one, and some cases start it three times.
 OWN_PULSAR_TIMEOUT_S = 240
+# Of a failure, in the lines of results: what came before them in a log is often cut off.
+_WHY_CHARS = 500
 
 
 @dataclass(frozen=True)
@@ -142,8 +144,10 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     results = os.environ.get("COMPAT_RESULTS") if "PYTEST_XDIST_WORKER" not in os.environ else None
     if results and (report.when == "call" or report.outcome != "passed"):
         features = [value for name, value in report.user_properties if name == "feature"]
+        crash = getattr(report.longrepr, "reprcrash", None)
+        why = {"why": f"line {crash.lineno}: {crash.message}"[:_WHY_CHARS]} if crash is not None else {}
         with Path(results).open("a", encoding="utf-8") as lines:
             for feature in features:
                 client = "spark" if report.nodeid.startswith("tests/compat/spark/") else "python"
-                case = {"client": client, "feature": feature, "case": report.nodeid, "outcome": report.outcome}
+                case = {"client": client, "feature": feature, "case": report.nodeid, "outcome": report.outcome, **why}
                 lines.write(json.dumps(case) + "\n")

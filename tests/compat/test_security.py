@@ -13,6 +13,7 @@ import ssl
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # `123456`, by `htpasswd -m`.
+# The first request loads the HTTP server, which takes long on a busy machine.
+get = partial(httpx.get, trust_env=False, timeout=60)
+
 USERS = "admin:$apr1$xyz12345$qRX/glElflL3JeMb2ocXi0\nbilling:$apr1$xyz12345$qRX/glElflL3JeMb2ocXi0\n"
 
 CONF = """\
@@ -413,20 +417,20 @@ def test_a_client_whose_new_token_is_another_role_is_closed(guarded: Guarded, to
 def test_the_admin_port_asks_too(guarded: Guarded) -> None:
     url = f"{guarded.admin_url}/admin/v2/tenants"
     refused = {401, 403}  # Apache Pulsar says now the one, now the other.
-    assert httpx.get(url, headers={"Authorization": "Bearer garbage"}, trust_env=False).status_code == 401
-    assert httpx.get(url, trust_env=False).status_code in refused  # the anonymous role
+    assert get(url, headers={"Authorization": "Bearer garbage"}).status_code == 401
+    assert get(url).status_code in refused  # the anonymous role
     tenant = {"allowedClusters": ["standalone"]}
     assert guarded.admin("PUT", "tenants/forbidden", tenant, role="owner").status_code in refused
     assert guarded.admin("GET", "tenants/forbidden").status_code == 404
     assert guarded.admin("PUT", "namespaces/private/mine", role="owner").is_success
     assert guarded.admin("PUT", "namespaces/public/mine", role="owner").status_code in refused
-    assert httpx.get(url, auth=("admin", "123456"), trust_env=False).status_code == 200
+    assert get(url, auth=("admin", "123456")).status_code == 200
 
 
 @pytest.mark.feature("auth-tls")
 def test_the_admin_port_answers_over_tls_to_certificates(guarded: Guarded, tmp_path: Path) -> None:
     context = guarded.certificate.client(shows=guarded.certificate.signed("admin", tmp_path))
-    answer = httpx.get(f"{guarded.admin_tls_url}/admin/v2/tenants/private", verify=context, trust_env=False)
+    answer = get(f"{guarded.admin_tls_url}/admin/v2/tenants/private", verify=context)
     assert answer.json()["adminRoles"] == ["owner"]
 
 
@@ -494,6 +498,6 @@ def test_tls_and_plain_on_each_others_ports_are_said_plainly(guarded: Guarded) -
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     for url in (guarded.admin_url.replace("http:", "https:"), guarded.admin_tls_url.replace("https:", "http:")):
         with pytest.raises(httpx.TransportError):
-            httpx.get(f"{url}/healthz", verify=context, trust_env=False)
+            get(f"{url}/healthz", verify=context)
     guarded.wait_for_log("speaks TLS, and this port is for those without; see webServicePortTls")
     guarded.wait_for_log("the caller does not speak TLS; see webServicePort")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 
-from penstock.core.backoff import JITTER_RATIO, Backoff
+from penstock.core.clock import JITTER_RATIO, Backoff
 
 
 def backoff(seed: int = 1) -> Backoff:

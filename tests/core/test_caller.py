@@ -7,8 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.core.caller import BrokerItself, Caller, decode_asker, encode_asker
-from penstock.core.carried_role import decode_role, encode_role
+from penstock.core.caller import BrokerItself, Caller, decode_asker, decode_role, encode_asker, encode_role
 
 # Any string that Python can hold: spaces, control characters, half of a surrogate pair.
 ROLES = st.text(st.characters(codec=None))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.deadline import DEADLINE_S, REQUEST_S, announced, granted_s, inner_s
+from penstock.core.clock import DEADLINE_S, REQUEST_S, announced, granted_s, inner_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.zookeeper_url import ZooKeeperUrl
+from penstock.core.setting import ZooKeeperUrl
 
 
 @pytest.mark.parametrize(

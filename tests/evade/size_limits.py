@@ -12,7 +12,7 @@ from penstock.broker.policies.policy_defaults import PolicyDefaults
 from penstock.broker.policies.policy_values import HOLD, QUOTA_SIZE
 from penstock.core.names import TopicName
 from penstock.core.units import KIB
-from penstock.net.topic_list_limiter import TopicListLimits
+from penstock.net.listing_memory import TopicListLimits
 from penstock.testing.client import Type
 from tests.evade import moves as choices
 from tests.evade.counting import Retained, Verdict

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.governance.adaptive_throttle import GROWTH_MAX
-from penstock.stats.process_memory import ProcessMemory
+from penstock.stats.process import ProcessMemory
 from penstock.testing.client import Type
 from tests.evade import moves as choices
 from tests.evade.counting import Verdict

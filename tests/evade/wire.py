@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.testing.client import Type
 from penstock.testing.loop import VirtualLoop
 from penstock.wire import codec
-from penstock.wire.client.commands import frame
+from penstock.wire.client.connection import frame
 from penstock.wire.client.frames import Inbound, entry_in
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
 from penstock.wire.frame_reader import ProtocolError  # noqa: E402 - the path above comes first when this file is run
-from penstock.wire.layouts import LAYOUTS  # noqa: E402
+from penstock.wire.sends import LAYOUTS  # noqa: E402
 from tests.wire.frames import Feeder  # noqa: E402
 
 if TYPE_CHECKING:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.core.units import NS_PER_S
-from penstock.governance.adaptive_controller import Contributions, ThrottleController
 from penstock.governance.adaptive_throttle import (
     CALM_CYCLES,
     HELD_FAILURES,
+    Contributions,
     Kind,
     Seen,
     Throttle,
+    ThrottleController,
     ThrottleOptions,
 )
 from penstock.governance.allocation import water_level

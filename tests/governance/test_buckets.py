@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.units import NS_PER_MS, NS_PER_S
-from penstock.governance.buckets import TokenBucket
+from penstock.governance.resource_group import TokenBucket
 
 RATES = st.integers(1, 10_000_000)
 GAPS_NS = st.integers(0, 3 * NS_PER_S)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.governance.budget import ROWS, Budget, Row
-from penstock.governance.command_memory import CommandMemory
+from penstock.governance.memory_pool import CommandMemory
 
 
 def test_what_fits_is_charged_and_what_does_not_is_refused_and_counted() -> None:

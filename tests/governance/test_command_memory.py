@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from penstock.core.units import KIB, MIB
-from penstock.governance.command_memory import (
+from penstock.governance.memory_pool import (
     LARGE_BYTES,
     SHARE_BYTES_MAX,
     SHARE_BYTES_MIN,
@@ -20,7 +20,7 @@ from penstock.governance.command_memory import (
 )
 
 if TYPE_CHECKING:
-    from penstock.governance.command_memory import Account
+    from penstock.governance.memory_pool import Account
 
 
 def test_a_command_is_charged_for_its_bytes_and_for_waiting() -> None:

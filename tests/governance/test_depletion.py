@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.units import NS_PER_S
-from penstock.governance.depletion import WINDOW_NS, Depletion
+from penstock.governance.request_values import WINDOW_NS, Depletion
 
 
 def test_a_spell_lasts_from_its_first_refusal_to_its_end() -> None:

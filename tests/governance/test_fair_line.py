@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.governance.fair_line import FairLine
+from penstock.governance.fair_queue import FairLine
 
 
 def serve(

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from penstock.core.units import NS_PER_MS, NS_PER_S
 from penstock.core.usage_report import Borrower
-from penstock.governance.buckets import TokenBucket
 from penstock.governance.loans import Loans
+from penstock.governance.resource_group import TokenBucket
 
 QUOTA = 1_000_000
 ENOUGH = QUOTA // 50  # the quota of 20 ms: one report of one member

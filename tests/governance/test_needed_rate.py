@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.units import NS_PER_MS, NS_PER_S
-from penstock.governance.needed_rate import POINTS_MAX, NeededRate
-from penstock.governance.resource_group import BURST_NS
+from penstock.governance.resource_group import BURST_NS, POINTS_MAX, NeededRate
 from tests.governance.recorded_group import BROKER, Arrival, recorded
 
 WITHIN_A_MINUTE = st.lists(

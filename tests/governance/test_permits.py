@@ -8,17 +8,20 @@ import pytest
 from penstock.core.errors import WireCode
 from penstock.core.units import NS_PER_S
 from penstock.governance.memory_pool import UNBOUNDED
-from penstock.governance.permit_errors import (
+from penstock.governance.permits import (
+    Owner,
+    Permit,
     PermitAcquireAlreadyClosed,
     PermitAcquireCancelled,
     PermitAcquireQueueFull,
     PermitAcquireTimeout,
     PermitError,
+    PermitLimits,
     PermitNames,
+    PermitQueue,
     PermitsBeyondLimit,
+    Request,
 )
-from penstock.governance.permit_types import Owner, Permit, PermitLimits, Request
-from penstock.governance.permits import PermitQueue
 
 TIMEOUT_NS = 25 * NS_PER_S
 

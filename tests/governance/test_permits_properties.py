@@ -17,9 +17,16 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.governance.permit_errors import PermitAcquireQueueFull, PermitAcquireTimeout, PermitError
-from penstock.governance.permit_types import Owner, Permit, PermitLimits, Request
-from penstock.governance.permits import PermitQueue
+from penstock.governance.permits import (
+    Owner,
+    Permit,
+    PermitAcquireQueueFull,
+    PermitAcquireTimeout,
+    PermitError,
+    PermitLimits,
+    PermitQueue,
+    Request,
+)
 
 TOTAL = 20
 TIMEOUT_NS = 50

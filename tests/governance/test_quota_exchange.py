@@ -18,10 +18,12 @@ from penstock.core.usage_report import (
     member_id,
 )
 from penstock.governance.quota_exchange import ExchangeOptions, QuotaExchange, quotas_of
+from penstock.governance.quota_members import LEASE_INTERVALS
 from penstock.governance.report_senders import Refusal
 from penstock.governance.resource_group import GroupLimiter, GroupRate, GroupRates
 
 INTERVAL_S = 5
+LEASE_S = LEASE_INTERVALS * INTERVAL_S
 WALL_MS = 1_700_000_000_000
 QUOTA = 1_000
 GROUP = 42
@@ -218,9 +220,9 @@ def test_s4_a_silent_member_counts_as_if_it_wanted_everything() -> None:
     broker.hear(used=100)
     broker.pass_time(1, rate=3_000)
     broker.hear_no_more()
-    broker.pass_time(INTERVAL_S, rate=3_000)
+    broker.pass_time(LEASE_S - 2 * INTERVAL_S, rate=3_000)
     assert broker.share >= 0.85 * QUOTA
-    broker.pass_time(3 * INTERVAL_S, rate=3_000)
+    broker.pass_time(2 * INTERVAL_S, rate=3_000)
     assert 0.48 * QUOTA <= broker.share <= 0.5 * QUOTA
 
 
@@ -231,13 +233,43 @@ def test_a_member_that_does_not_acknowledge_counts_as_if_it_wanted_everything_th
     broker.pass_time(1, rate=3_000)
     broker.hear_no_more()
     reports: list[UsageReport] = []
-    for _ in range(8):
+    for _ in range(2 * LEASE_INTERVALS + 2):
         broker.sequence += 1
         report = UsageReport("b", 1, broker.sequence, broker.wall_ms)
         assert broker.exchange.receive(report, broker.now_ns, broker.wall_ms) is None
         reports = broker.pass_time(INTERVAL_S / 2, rate=3_000)
     assert 0.48 * QUOTA <= broker.share <= 0.5 * QUOTA
     assert reports[-1].asks
+
+
+def test_while_a_member_is_silent_nobody_asks_for_more_than_all_members_know() -> None:
+    """What it asked for, others would give up, and it could not use that."""
+    broker = Broker()
+    broker.hear(used=900)
+    broker.pass_time(1, rate=100)
+    broker.hear_no_more()
+    broker.pass_time(1, rate=3_000)
+    assert _wanted(broker) > 200
+    broker.pass_time(2 * INTERVAL_S, rate=3_000)
+    assert _wanted(broker) <= 200
+    broker.hear(used=900)
+    broker.pass_time(1, rate=3_000)
+    assert _wanted(broker) > 200
+
+
+def _wanted(broker: Broker) -> int:
+    """What the next complete report says that it wants, in messages per second."""
+    broker.exchange.report_all(broker.now_ns)
+    (usage,) = usages(broker.pass_time(0.3, rate=3_000)[-1:])
+    return (usage.used[0] + usage.held[0]) // 1_000
+
+
+def test_a_member_that_joined_and_was_never_heard_takes_nothing_and_is_not_waited_for() -> None:
+    broker = Broker(members=("a",))
+    broker.pass_time(1, rate=100)
+    broker.exchange.set_members(["a", "b"], broker.now_ns)
+    broker.pass_time(3 * INTERVAL_S, rate=3_000)
+    assert broker.share >= 0.98 * QUOTA
 
 
 def test_a_complete_report_that_acknowledges_nothing_does_not_make_its_sender_known() -> None:
@@ -253,7 +285,7 @@ def test_a_complete_report_that_acknowledges_nothing_does_not_make_its_sender_kn
     assert not broker.pass_time(1, rate=3_000)[-1].asks
 
 
-@pytest.mark.parametrize("silent_s", [5 * INTERVAL_S, 3.4 * INTERVAL_S])
+@pytest.mark.parametrize("silent_s", [LEASE_S + 2 * INTERVAL_S, LEASE_S + 0.4 * INTERVAL_S])
 def test_a_member_that_is_heard_again_is_asked_before_any_share_grows(silent_s: float) -> None:
     broker = Broker()
     broker.hear(used=100)
@@ -289,6 +321,23 @@ def test_a_broker_that_lost_its_registration_has_only_its_part_of_the_reserve() 
     broker.exchange.set_members(["b"], broker.now_ns)
     broker.pass_time(0.3)
     assert broker.share == QUOTA * 0.01 / 2
+
+
+def test_a_broker_that_is_registered_again_begins_with_its_part_of_the_reserve() -> None:
+    """The others have divided without it meanwhile, and do not know what it wants."""
+    broker = Broker()
+    broker.hear()
+    broker.pass_time(1, rate=3_000)
+    broker.exchange.set_members(["b"], broker.now_ns)
+    broker.pass_time(0.3, rate=3_000)
+    broker.acknowledged = False
+    broker.exchange.set_members(["a", "b"], broker.now_ns)
+    assert broker.pass_time(1, rate=3_000)[-1].asks
+    assert broker.share == QUOTA * 0.01 / 2
+    broker.acknowledged = True
+    broker.hear()
+    broker.pass_time(1, rate=3_000)
+    assert broker.share > 0.9 * QUOTA
 
 
 # -- which reports count
@@ -434,7 +483,7 @@ def test_many_groups_are_reported_in_several_reports_that_cover_all_ids() -> Non
     for report in complete:
         answer = report._replace(heard=listener.acknowledgement)
         assert listener.exchange.receive(answer, 0, WALL_MS) is None
-    assert not listener.pass_time(0.3)[-1].asks
+    assert not listener.pass_time(INTERVAL_S)[-1].asks
 
 
 # -- groups

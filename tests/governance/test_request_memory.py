@@ -9,11 +9,11 @@ import weakref
 import pytest
 
 from penstock.core.units import KIB, MIB, NS_PER_MS, NS_PER_S
+from penstock.governance.fair_queue import PROGRESS_BYTES, PROGRESS_NS
 from penstock.governance.holds import HoldKind
 from penstock.governance.memory_pool import UNBOUNDED, ForeignLease, LeakDetector, Lease
-from penstock.governance.request_limits import RequestLimits
 from penstock.governance.request_memory import RequestMemory
-from penstock.governance.slow_frames import PROGRESS_BYTES, PROGRESS_NS
+from penstock.governance.request_values import RequestLimits
 
 SIZE = 64 * KIB
 FRAME_MAX = 48 * KIB

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.core.units import KIB, NS_PER_MS
-from penstock.governance.request_limits import LENGTH_BYTES, RequestLimits
 from penstock.governance.request_memory import RequestMemory
+from penstock.governance.request_values import LENGTH_BYTES, RequestLimits
 
 if TYPE_CHECKING:
     from penstock.governance.memory_pool import Lease

@@ -10,8 +10,8 @@ import pytest
 
 from penstock.core.units import KIB, MIB, NS_PER_MS, NS_PER_S
 from penstock.governance.holds import HoldKind
-from penstock.governance.request_limits import RequestLimits
 from penstock.governance.request_memory import RequestMemory
+from penstock.governance.request_values import RequestLimits
 
 if TYPE_CHECKING:
     from penstock.governance.memory_pool import Lease

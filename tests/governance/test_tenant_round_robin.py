@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.governance.permit_types import Owner
+from penstock.governance.permits import Owner
 from penstock.governance.tenant_round_robin import TenantRoundRobin
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.governance.request_limits import RequestLimits
 from penstock.governance.request_memory import NOBODY, RequestMemory
+from penstock.governance.request_values import RequestLimits
 
 if TYPE_CHECKING:
     from penstock.governance.memory_pool import Lease

@@ -8,13 +8,14 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.core.durations import BOUNDS_NS
 from penstock.core.units import NS_PER_MS, NS_PER_S
-from penstock.governance.wait_times import BOUNDS_NS, QUANTILES, WINDOW_NS, WINDOWS, WaitTimes
+from penstock.governance.wait_times import QUANTILES, WINDOW_NS, WINDOWS, WaitTimes
 
 
 def test_before_the_first_wait_there_are_no_quantiles_and_no_counts() -> None:
     seen = WaitTimes().snapshot(0)
-    assert (seen.count, seen.sum_ns, sum(seen.histogram)) == (0, 0, 0)
+    assert (seen.count, seen.sum_ns, sum(seen.times.counts)) == (0, 0, 0)
     assert [quantile for quantile, _ in seen.quantiles_ns] == list(QUANTILES)
     assert all(math.isnan(wait) for _, wait in seen.quantiles_ns)
 
@@ -54,4 +55,4 @@ def test_a_wait_as_long_as_a_bound_belongs_below_it_and_a_longer_one_above() -> 
     times = WaitTimes()
     times.observe(BOUNDS_NS[-1], 0)
     times.observe(BOUNDS_NS[-1] + 1, 0)
-    assert times.snapshot(0).histogram[-2:] == (1, 1)
+    assert times.snapshot(0).times.counts[-2:] == (1, 1)

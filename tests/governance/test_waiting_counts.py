@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.governance.waiting_counts import WaitingCounts
+from penstock.governance.permits import WaitingCounts
 
 
 def test_of_two_equal_counts_the_key_that_reached_it_last_is_the_largest() -> None:

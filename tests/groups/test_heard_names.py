@@ -7,7 +7,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from penstock.core.units import NS_PER_S
-from penstock.groups.heard_names import MEMBERS_MAX, HeardNames
+from penstock.groups.live_exchange import MEMBERS_MAX, HeardNames
 from penstock.testing.loop import VirtualClock, VirtualLoop
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from penstock.core.units import NS_PER_S
 from penstock.core.usage_report import UsageReport
 from penstock.governance.report_senders import Refusal
-from penstock.groups.last_reports import CLOCKS_APART_MS, REMEMBERED_MAX, LastReports
+from penstock.groups.live_exchange import CLOCKS_APART_MS, REMEMBERED_MAX, LastReports
 
 LEASE_NS = 180 * NS_PER_S
 NOW_MS = 1_700_000_000_000

@@ -15,13 +15,12 @@ from penstock.governance.allocation import Strategy
 from penstock.governance.budget import Row
 from penstock.governance.quota_exchange import ExchangeOptions
 from penstock.governance.resource_group import Amount, GroupRate, GroupRates
-from penstock.groups.heard_names import HeardNames
-from penstock.groups.live_exchange import SharingOptions
+from penstock.groups.live_exchange import HeardNames, SharingOptions
 from penstock.net.usage_topic import Reporting
 from penstock.proxy.groups import Definitions, ProxyGroups
 from penstock.proxy.quota_sharing import ProxySharing
 from penstock.proxy.upstreams import Identity, UpstreamOptions, Upstreams
-from penstock.wire.client.addresses import Address
+from penstock.wire.client.lookup import Address
 from tests.groups.permit_world import Consumer, World, windows
 from tests.net.harness import running
 

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 from penstock.core.errors import PenstockError
 from penstock.net.client import AsyncClient
 from penstock.wire.client import entries, events
-from penstock.wire.client.addresses import Address
 from penstock.wire.client.connection import ClientConnection, Hello
 from penstock.wire.client.consumer import Consumer
-from penstock.wire.client.lookup import Lookup, Owner
+from penstock.wire.client.lookup import Address, Lookup, Owner
 from penstock.wire.client.producer import Producer
 from penstock.wire.codec import CommandSubscribe, SingleMessageMetadata
 
@@ -276,7 +275,7 @@ class Subscriber:
                 self._run.epochs += 1
                 epoch, self._waiting = self._run.epochs, None
                 self._run.history.add("open", self.subscription, epoch)
-                consumer = self._consumer()
+                consumer = self.consumer()
                 await client.subscribe(consumer, timeout_s=ANSWER_S)
                 while not self._run.ending:
                     try:
@@ -305,7 +304,8 @@ class Subscriber:
             client.flush()
             self._waiting = None
 
-    def _consumer(self) -> Consumer:
+    def consumer(self) -> Consumer:
+        """What it subscribes as."""
         body = CommandSubscribe(
             topic=PREFIX + self._topic,
             subscription=self.subscription.split("/")[1],

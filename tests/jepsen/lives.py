@@ -51,11 +51,12 @@ class Lives:
         self._path = f"{TOPIC_PATH}/{topic}"
         self._number = 0
 
-    async def work(self) -> None:
-        """Let it live until nobody publishes any more."""
+    async def work(self, *, pause_s: float = 0.0) -> None:
+        """Let it live until nobody publishes any more, with this pause between two lives."""
         while self._run.sending:
             self._number += 1
             await self._live()
+            await asyncio.sleep(pause_s)
 
     async def _live(self) -> None:
         used = await self._create()

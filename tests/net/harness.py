@@ -20,21 +20,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from penstock.broker.broker import Broker
-from penstock.broker.commands.connection_limits import refusal
+from penstock.broker.commands.sessions import refusal
 from penstock.broker.composition.commands import commands
 from penstock.broker.configuration import Keys, NoKeys
-from penstock.broker.limits import BrokerLimits
-from penstock.broker.limits_in_force import LimitsInForce
+from penstock.broker.limits import BrokerLimits, LimitsInForce
 from penstock.core.checksum import is_sealed
 from penstock.core.clock import ManualClock
 from penstock.core.units import KIB, MIB, NS_PER_S
 from penstock.governance.budget import ROWS, Budget
 from penstock.governance.outbound import Outbound
-from penstock.governance.request_limits import LENGTH_BYTES, RequestLimits
 from penstock.governance.request_memory import RequestMemory
-from penstock.net.listener import Connections, Listener
-from penstock.net.listening import listen_for_clients
-from penstock.net.memory_limiter import LimitType
+from penstock.governance.request_values import LENGTH_BYTES, RequestLimits
+from penstock.net.listener import Connections, Listener, listen_for_clients
+from penstock.net.listing_memory import LimitType
 from penstock.net.posted_calls import PostedCalls
 from penstock.storage.catalog import Catalog
 from penstock.storage.directory import open_data_directory
@@ -61,7 +59,7 @@ if TYPE_CHECKING:
     from penstock.broker.topics.topic import Topic
     from penstock.core.membership import Membership, Registry
     from penstock.core.service_urls import Addresses
-    from penstock.governance.snapshot import RequestMemorySnapshot
+    from penstock.governance.request_values import RequestMemorySnapshot
     from penstock.net.connection import Connection
     from penstock.net.usage_topic import Reporting
     from penstock.storage.shared_store import SharedPart
@@ -305,6 +303,7 @@ def start_broker(
         authenticator=authenticator,
         snapshots=Snapshots(data.broker(number) / "delayed", disk),
         budget=budget,
+        loop_turns=loop.turns if isinstance(loop, VirtualLoop) else None,
         dispatch_soon=posted.call_soon,
     )
     stack.push_async_callback(broker.stop)

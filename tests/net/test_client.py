@@ -14,17 +14,16 @@ from penstock.core.errors import WireCode
 from penstock.core.units import MIB
 from penstock.governance.budget import Row
 from penstock.net import client as subject
-from penstock.net.asking_client import AskingClient
-from penstock.net.client import EVENTS_MAX, AsyncClient
+from penstock.net.client import EVENTS_MAX, AskingClient, AsyncClient
 from penstock.testing.client import Type, entry, frame
 from penstock.testing.loop import VirtualLoop
 from penstock.wire import codec
 from penstock.wire.client import events
-from penstock.wire.client.addresses import Address
 from penstock.wire.client.connection import KEEP_ALIVE_NS, ClientConnection
 from penstock.wire.client.consumer import Consumer
-from penstock.wire.client.errors import BrokerSilent, RequestRefused
+from penstock.wire.client.events import BrokerSilent, RequestRefused
 from penstock.wire.client.frames import BUFFER_BYTES, FRAME_BYTES_MAX
+from penstock.wire.client.lookup import Address
 from penstock.wire.client.producer import Producer
 from penstock.wire.errors import ProtocolError
 from tests.net.harness import TOPIC, Harness, turns, until

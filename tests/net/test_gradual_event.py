@@ -7,7 +7,7 @@ import asyncio
 
 from penstock.core.clock import ManualClock
 from penstock.core.units import NS_PER_MS, NS_PER_S
-from penstock.net.gradual_event import WOKEN_PER_TURN, GradualEvent
+from penstock.net.loop import WOKEN_PER_TURN, GradualEvent
 from tests.net.harness import until
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from penstock.core.clock import ManualClock
 from penstock.core.units import NS_PER_MS, NS_PER_US
-from penstock.governance.permit_errors import GatheringTimeout, PermitAcquireQueueFull
-from penstock.net.loop_share import CREDIT_NS, OTHERS, PART_NS, SLICE_NS, SLOTS, LoopShare
-from penstock.net.topic_list_limiter import Owner, TopicListLimits, TopicListMemoryLimiter
+from penstock.governance.permits import GatheringTimeout, PermitAcquireQueueFull
+from penstock.net.listing_memory import Owner, TopicListLimits, TopicListMemoryLimiter
+from penstock.net.loop import CREDIT_NS, OTHERS, PART_NS, SLICE_NS, SLOTS, LoopShare
 from tests.net.harness import until
 
 if TYPE_CHECKING:

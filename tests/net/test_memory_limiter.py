@@ -10,16 +10,17 @@ import random
 import pytest
 
 from penstock.core.units import NS_PER_MS
-from penstock.governance.permit_errors import (
+from penstock.governance.permits import (
+    Owner,
     PermitAcquireAlreadyClosed,
     PermitAcquireCancelled,
     PermitAcquireQueueFull,
     PermitAcquireTimeout,
+    PermitLimits,
     PermitsBeyondLimit,
 )
-from penstock.governance.permit_types import Owner, PermitLimits
 from penstock.net.clock import SystemClock
-from penstock.net.memory_limiter import AsyncDualMemoryLimiter, LimitType
+from penstock.net.listing_memory import AsyncDualMemoryLimiter, LimitType
 
 BOTH = pytest.mark.parametrize("kind", LimitType)
 

@@ -18,8 +18,7 @@ from penstock.core.units import KIB
 from penstock.net.metadata_link import BEHIND_S, UNSENT_BYTES, UNSENT_BYTES_MAX, follow, serve
 from penstock.storage.directory import open_data_directory
 from penstock.storage.shared_changes import Put
-from penstock.storage.shared_channel import encoded
-from penstock.storage.shared_writer import Writer
+from penstock.storage.shared_writer import Writer, encoded
 from penstock.testing.vfs import sqlite_on
 from tests.broker.cluster import socket_pair
 from tests.net import metadata_writer
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.core.errors import PenstockError
-    from penstock.storage.shared_follower import Follower
+    from penstock.storage.shared_writer import Follower
     from penstock.testing.loop import VirtualLoop
 
 LIVES = 4

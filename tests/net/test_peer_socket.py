@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.core.caller import NOBODY
-from penstock.core.deadline import DEADLINE_S
+from penstock.core.clock import DEADLINE_S
 from penstock.core.errors import ServiceNotReady
 from penstock.net.peer_socket import Inbox, accept, connect, open_inbox
 from penstock.net.peers import Peers

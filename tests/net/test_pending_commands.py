@@ -12,10 +12,10 @@ import pytest
 from penstock.broker.schemas.checks.model import Schema, SchemaType, Strategy
 from penstock.core.names import TopicName
 from penstock.core.units import KIB, MIB
-from penstock.governance.command_memory import WAITING_BYTES
 from penstock.governance.holds import HoldKind
-from penstock.governance.request_limits import USEFUL_BYTES
+from penstock.governance.memory_pool import WAITING_BYTES
 from penstock.governance.request_memory import RequestMemory
+from penstock.governance.request_values import USEFUL_BYTES
 from penstock.net.command_scheduler import TURN_COMMANDS
 from penstock.net.connection import ANSWERS_BYTES_MIN
 from penstock.net.socket_reader import ARENA_BYTES, FIRST_READ_BYTES

@@ -12,21 +12,22 @@ import pytest
 
 from penstock.core.clock import ManualClock
 from penstock.core.units import NS_PER_MS
-from penstock.governance.permit_errors import (
+from penstock.governance.permits import (
+    Owner,
     PermitAcquireAlreadyClosed,
     PermitAcquireCancelled,
     PermitAcquireQueueFull,
     PermitAcquireTimeout,
+    PermitLimits,
     PermitsBeyondLimit,
 )
-from penstock.governance.permit_types import Owner, PermitLimits
 from penstock.net.clock import SystemClock
 from penstock.net.semaphore import AsyncSemaphore
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from penstock.governance.permit_types import Permit
+    from penstock.governance.permits import Permit
 
 LONG_MS = 60_000
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.net.signals import on_signal
+from penstock.net.stopping import on_signal
 from tests.net.harness import TIMEOUT_S
 
 if TYPE_CHECKING:

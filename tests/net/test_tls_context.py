@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from penstock.core.errors import ConfigurationError
-from penstock.net.tls_context import TlsOptions, server_context
+from penstock.net.tls import TlsOptions, server_context
 from penstock.testing.certificates import Certificate
 
 if TYPE_CHECKING:

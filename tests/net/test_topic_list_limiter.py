@@ -12,7 +12,7 @@ import pytest
 from penstock.core.clock import ManualClock
 from penstock.core.units import KIB, MIB, NS_PER_MS, NS_PER_S
 from penstock.net.clock import SystemClock
-from penstock.net.topic_list_limiter import (
+from penstock.net.listing_memory import (
     INITIAL_BYTES,
     PROXY_DIRECT_REFUSED,
     LimitType,

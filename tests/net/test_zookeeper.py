@@ -25,7 +25,7 @@ from kazoo.exceptions import NoAuthError
 from kazoo.security import READ_ACL_UNSAFE
 
 from penstock.core.member_record import MemberRecord
-from penstock.core.zookeeper_url import ZooKeeperUrl
+from penstock.core.setting import ZooKeeperUrl
 from penstock.net import zookeeper, zookeeper_session
 from penstock.net.clock import SystemClock
 from penstock.net.zookeeper import ZooKeeperMembers

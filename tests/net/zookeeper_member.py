@@ -12,7 +12,7 @@ import random
 import sys
 
 from penstock.core.member_record import MemberRecord
-from penstock.core.zookeeper_url import ZooKeeperUrl
+from penstock.core.setting import ZooKeeperUrl
 from penstock.net.clock import SystemClock
 from penstock.net.zookeeper import ZooKeeperMembers
 

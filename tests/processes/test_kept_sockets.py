@@ -9,7 +9,7 @@ import socket
 
 import pytest
 
-from penstock.processes.kept_sockets import VARIABLE, close_rest, keep, take
+from penstock.processes.sockets import VARIABLE, close_rest, keep, take
 
 pytestmark = pytest.mark.real
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker.topics.ledgers import drop_unknown_ledgers
+from penstock.broker.topics.namespaces import drop_unknown_ledgers
 from penstock.core.checksum import seal
 from penstock.core.clock import ManualClock
 from penstock.core.errors import ConfigurationError, DataDirectoryLocked, MetadataFailed, PenstockError

@@ -9,33 +9,31 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.authentication.authenticator import Authenticator
+from penstock.authentication.credentials import ProviderOptions
 from penstock.authentication.identification import Identification
-from penstock.authentication.options import ProviderOptions
 from penstock.broker.access.rules import AccessRules
 from penstock.core.units import MIB, NS_PER_S
 from penstock.governance.budget import Row
-from penstock.governance.command_memory import CommandMemory
+from penstock.governance.memory_pool import CommandMemory
 from penstock.governance.outbound import Outbound
-from penstock.governance.request_limits import LENGTH_BYTES, RequestLimits
 from penstock.governance.request_memory import RequestMemory
-from penstock.groups.held_memory import HeldMemory
+from penstock.governance.request_values import LENGTH_BYTES, RequestLimits
 from penstock.groups.held_permits import PermitSteps
-from penstock.net.listener import Connections, Listener
-from penstock.net.listening import listen_for_clients
-from penstock.net.topic_list_limiter import TopicListLimits, TopicListMemoryLimiter
+from penstock.groups.held_sends import HeldMemory
+from penstock.net.listener import Connections, Listener, listen_for_clients
+from penstock.net.listing_memory import TopicListLimits, TopicListMemoryLimiter
 from penstock.proxy.client_identity import Authentication
 from penstock.proxy.groups import ProxyGroups
 from penstock.proxy.listings import Listings
 from penstock.proxy.own_credentials import OwnCredentials
-from penstock.proxy.proxy import Proxy
-from penstock.proxy.services import Services
+from penstock.proxy.proxy import Proxy, Services
 from penstock.proxy.targets import AllowedTargets, Targets
 from penstock.proxy.traffic import Traffic
 from penstock.proxy.upstreams import UpstreamOptions, Upstreams
 from penstock.testing.client import Type, frame
 from penstock.testing.loop import VirtualLoop
 from penstock.testing.tokens import SECRET, data_url, token
-from penstock.wire.client.addresses import Address
+from penstock.wire.client.lookup import Address
 from penstock.wire.relayed import RelayReader
 from tests.net.harness import Client, Harness, close_clients, until
 

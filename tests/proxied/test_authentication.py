@@ -14,7 +14,7 @@ import pytest
 from penstock.core.errors import WireCode
 from penstock.core.units import KIB, NS_PER_S
 from penstock.governance.holds import HoldKind
-from penstock.net.tls_context import client_context
+from penstock.net.tls import client_context
 from penstock.proxy.own_credentials import OwnCredentials
 from penstock.testing.client import Type, frame
 from penstock.testing.tokens import token

@@ -14,7 +14,7 @@ from penstock.core.units import KIB
 from penstock.governance.holds import HoldKind
 from penstock.governance.muting import MUTES
 from penstock.governance.resource_group import GroupRate, GroupRates
-from penstock.net.topic_list_limiter import LimitType, Owner
+from penstock.net.listing_memory import LimitType, Owner
 from penstock.proxy.why import Why
 from penstock.testing.client import Type, frame
 from tests.net.harness import turns, until

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from penstock.core.units import MIB, NS_PER_S
+from penstock.core.units import KIB, MIB, NS_PER_S
+from penstock.governance.holds import HoldKind
 from penstock.governance.resource_group import GroupRate, GroupRates
+from penstock.proxy.consumers import UNSUBSCRIBING_MAX
 from penstock.proxy.groups import Definitions
 from penstock.proxy.relay import Relay
-from penstock.proxy.relayed_consumers import UNSUBSCRIBING_MAX
 from penstock.testing.client import Type, entry, frame, send
 from penstock.wire.events import Relayed
 from tests.net.harness import Client, running, until
@@ -129,6 +130,27 @@ async def test_pings_pass_while_sends_are_held(tmp_path: Path) -> None:
         assert set(kinds) <= {Type.SEND_RECEIPT}
         assert 1 <= len(kinds) < 4 * RATE
         await client.receipts(5 * RATE - len(kinds))
+
+
+async def test_a_client_that_sends_on_is_muted_when_it_holds_as_much_as_it_may(tmp_path: Path) -> None:
+    async with limited(tmp_path, defined(GroupRates(publish=GroupRate(1)))) as proxy:
+        client, other = await client_of(proxy), await client_of(proxy)
+        for one in (client, other):
+            await one.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=TOPIC, producer_id=0)
+        connection, _ = proxy.connections.all()
+        held = proxy.services.held
+        half = proxy.connections.memory.size // 16 // (64 * KIB)
+        client.publish(*[bytes(64 * KIB)] * half)
+        await until(lambda: held.sends == half - 1)
+        assert not connection.muted, "there is memory for more"
+        client.publish(*[bytes(64 * KIB)] * (half + 10), first=half)
+        await until(lambda: bool(connection.muted))
+        assert [(mute.reason, mute.owner) for mute in connection.muted.snapshot()] == [(HoldKind.GROUP_QUOTA, "all")]
+        other.write(frame(Type.PING))
+        await other.expect(Type.PONG)
+        proxy.services.groups.define(Definitions())
+        await client.receipts(2 * half + 10)
+        assert (bool(connection.muted), held.bytes, held.sends) == (False, 0, 0)
 
 
 async def test_a_client_that_is_not_read_is_kept_alive_at_the_broker(tmp_path: Path) -> None:

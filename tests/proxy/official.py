@@ -22,16 +22,21 @@ def client_of(url: str) -> pulsar.Client:
 
 
 class Publisher:
-    """Publishes numbers, and counts receipts."""
+    """Publishes numbers, and counts receipts. Larger messages are padded with spaces, and sent in chunks."""
 
-    def __init__(self, client: pulsar.Client, topic: str, *, pause_s: float = 0.0) -> None:
+    def __init__(self, client: pulsar.Client, topic: str, *, pause_s: float = 0.0, message_bytes: int = 0) -> None:
         self.topic = topic
         self.sent = 0
         self.receipts = 0
         self.failed: list[pulsar.Result] = []
         self._pause_s = pause_s
+        self._message_bytes = message_bytes
         self._producer = client.create_producer(
-            topic, block_if_queue_full=True, max_pending_messages=PENDING_MAX, send_timeout_millis=0
+            topic,
+            block_if_queue_full=True,
+            max_pending_messages=PENDING_MAX,
+            send_timeout_millis=0,
+            chunking_enabled=bool(message_bytes),
         )
         self._more = threading.Condition()
         self._stopping = threading.Event()
@@ -40,7 +45,7 @@ class Publisher:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self._producer.send_async(b"%d" % self.sent, self._answered)
+            self._producer.send_async((b"%d" % self.sent).ljust(self._message_bytes), self._answered)
             self.sent += 1
             if self._pause_s:
                 self._stopping.wait(self._pause_s)

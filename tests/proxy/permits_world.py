@@ -6,7 +6,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from penstock.net.topic_list_limiter import LimitType, Owner, TopicListMemoryLimiter
+from penstock.net.listing_memory import LimitType, Owner, TopicListMemoryLimiter
 from penstock.testing.client import Type, entry, send
 from tests.net.harness import until
 from tests.proxy.in_process import running_proxy

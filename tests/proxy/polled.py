@@ -6,8 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from penstock.proxy.admin_polls import MISSING, AdminPolls, NoAnswer
-from penstock.proxy.admin_requests import AdminRequests
+from penstock.proxy.cluster_admin import MISSING, AdminPolls, AdminRequests, NoAnswer
 from penstock.proxy.targets import AllowedTargets, Targets
 from penstock.proxy.upstreams import Identity
 

@@ -16,14 +16,14 @@ from penstock.core.errors import InvalidTopicName
 from penstock.core.units import MIB
 from penstock.governance.budget import Row
 from penstock.governance.holds import HoldKind
-from penstock.governance.request_limits import RequestLimits
 from penstock.governance.request_memory import RequestMemory
+from penstock.governance.request_values import RequestLimits
 from penstock.governance.resource_group import GroupRate, GroupRates
 from penstock.groups.adaptive_throttling import AdaptiveThrottling
-from penstock.groups.held_memory import HeldMemory
+from penstock.groups.held_sends import HeldMemory
 from penstock.proxy.groups import Definitions, ProxyGroups
-from penstock.proxy.published_topics import PublishedTopic, PublishedTopics
 from penstock.proxy.relayed_sends import RelayedSends
+from penstock.proxy.throttling import PublishedTopic, PublishedTopics
 from penstock.testing.loop import VirtualClock, VirtualLoop
 from penstock.wire.codec import CommandProducer
 from penstock.wire.events import PublishRun

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.deadline import DEADLINE_S
+from penstock.core.clock import DEADLINE_S
 from penstock.core.errors import ConfigurationError, ServiceNotReady
 from penstock.net.http_request import NoResponse
-from penstock.net.tls_context import TlsOptions, server_context
-from penstock.proxy.admin_requests import REDIRECTS_MAX, AdminRequests, BadRedirect, WebAddress, parse_web_urls
+from penstock.net.tls import TlsOptions, server_context
+from penstock.proxy.cluster_admin import REDIRECTS_MAX, AdminRequests, BadRedirect, WebAddress, parse_web_urls
 from penstock.proxy.targets import AllowedTargets, Targets
 from penstock.testing.certificates import Certificate
-from penstock.wire.client.addresses import Address
+from penstock.wire.client.lookup import Address
 
 if TYPE_CHECKING:
     import socket

@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.proxy.awaited_answers import ANSWER_BYTES_MAX, NO_PRODUCER, AwaitedAnswers
+from penstock.proxy.relay import ANSWER_BYTES_MAX, NO_PRODUCER, AwaitedAnswers
 from penstock.proxy.response_stream import ResponseStream
 from penstock.testing.client import Type, frame
 from penstock.wire.client.frames import FRAME_BYTES_MAX, decode_frame, frame_bytes

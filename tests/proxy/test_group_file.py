@@ -13,8 +13,7 @@ from penstock.core.clock import ManualClock
 from penstock.core.errors import ConfigurationError
 from penstock.core.names import TopicName
 from penstock.governance.resource_group import GroupRate, GroupRates
-from penstock.proxy.group_file import GroupFile, parse
-from penstock.proxy.groups import ProxyGroups
+from penstock.proxy.groups import GroupFile, ProxyGroups, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from penstock.cli.main import build_parser
-from penstock.proxy.group_file import parse
+from penstock.proxy.groups import parse
 from penstock.settings import load
 
 Yaml: TypeAlias = Any  # parsed

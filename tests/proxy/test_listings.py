@@ -15,15 +15,15 @@ from penstock.core.errors import PenstockError, ServiceNotReady, WireCode
 from penstock.core.units import MIB
 from penstock.governance.budget import Row
 from penstock.net.clock import SystemClock
-from penstock.net.topic_list_limiter import LimitType, TopicListLimits, TopicListMemoryLimiter
+from penstock.net.listing_memory import LimitType, TopicListLimits, TopicListMemoryLimiter
 from penstock.proxy.answer_pieces import PIECE_BYTES
 from penstock.proxy.listings import AT_ONCE, Listings
 from penstock.proxy.upstreams import Identity, UpstreamOptions, Upstreams
 from penstock.testing.client import Type, frame
 from penstock.wire import codec
-from penstock.wire.client.addresses import Address
-from penstock.wire.client.errors import RequestRefused
+from penstock.wire.client.events import RequestRefused
 from penstock.wire.client.frames import decode_frame
+from penstock.wire.client.lookup import Address
 from penstock.wire.listings import relayed_head
 from tests.net.harness import until
 from tests.proxy.listing_broker import LIST_BYTES, TOPICS, Broker, listing, listing_broker

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from penstock.core.caller import ROLE_CHARS_MAX
 from penstock.core.errors import WireCode
-from penstock.core.passed_role import ROLE_CHARS_MAX
 from penstock.core.units import KIB
 from penstock.testing.client import RawClient, Type, frame
 from penstock.testing.tokens import token

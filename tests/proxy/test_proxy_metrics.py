@@ -133,7 +133,7 @@ def test_connections_are_logged_as_the_broker_logs_them(proxy: ProxyProcess, tmp
 
 def test_a_proxy_loads_nothing_of_the_broker() -> None:
     program = (
-        "import sys, penstock.settings.limits, penstock.settings.security\n"  # which know the broker's limits, too
+        "import sys, penstock.settings.limits, penstock.settings.limits\n"  # which know the broker's limits, too
         "before = set(sys.modules)\n"
         "import penstock.proxy_app, penstock.admin.proxy_api, penstock.telemetry.prometheus\n"
         "import penstock.telemetry.proxy_instruments\n"

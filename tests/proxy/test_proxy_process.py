@@ -59,6 +59,24 @@ def test_messages_pass_through_in_order_with_keys_properties_and_batches(proxy: 
         client.close()
 
 
+@pytest.mark.parametrize("relayed", [False, True])
+def test_a_limit_below_that_of_brokers_is_told_on_all_connections(
+    broker: BrokerProcess, tmp_path: Path, *, relayed: bool
+) -> None:
+    # Official clients keep one limit for all of their connections: the one that was told last.
+    config = tmp_path / "proxy.conf"
+    config.write_text(
+        "maxMessageSize=1048576\nbrokerProxyAllowedIPAddresses=127.0.0.1\nbrokerProxyAllowedTargetPorts=*\n"
+    )
+    with (
+        ProxyProcess(broker.url, ["--config", str(config)], log_path=tmp_path / "proxy.log") as proxy,
+        RawClient(proxy.port, connect=False) as client,
+    ):
+        named = {"proxy_to_broker_url": broker.url} if relayed else {}
+        client.write(frame(Type.CONNECT, client_version="raw", protocol_version=20, **named))
+        assert client.next(Type.CONNECTED).command.connected.max_message_size == 1_048_576
+
+
 def test_large_messages_pass_in_both_directions(proxy: ProxyProcess) -> None:
     client = client_of(proxy)
     try:

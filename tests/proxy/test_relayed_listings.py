@@ -17,7 +17,7 @@ from tests.proxy.listing_broker import LIST_BYTES, TOPICS
 from tests.proxy.permits_world import DIRECT, HEAP, MESSAGE, SMALL, world
 
 if TYPE_CHECKING:
-    from penstock.net.topic_list_limiter import LimitType
+    from penstock.net.listing_memory import LimitType
     from tests.proxy.in_process import Peer
 
 pytestmark = pytest.mark.real

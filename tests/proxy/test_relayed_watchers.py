@@ -22,7 +22,7 @@ from tests.proxy.permits_world import DIRECT, HEAP, MESSAGE, SMALL, world
 if TYPE_CHECKING:
     import asyncio
 
-    from penstock.net.topic_list_limiter import LimitType
+    from penstock.net.listing_memory import LimitType
     from tests.proxy.in_process import Peer
     from tests.proxy.permits_world import World
 

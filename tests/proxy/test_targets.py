@@ -7,7 +7,7 @@ import pytest
 
 from penstock.core.errors import NotAllowed, ServiceNotReady
 from penstock.proxy.targets import NAMED_MAX, AllowedTargets, Targets
-from penstock.wire.client.addresses import Address
+from penstock.wire.client.lookup import Address
 
 CLUSTER = Address("broker.example.com", 6650, tls=False)
 

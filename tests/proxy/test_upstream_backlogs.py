@@ -13,9 +13,15 @@ import pytest
 from penstock.core.errors import ServiceNotReady
 from penstock.core.names import TopicName
 from penstock.governance.budget import Row
-from penstock.proxy.published_topics import KEPT_NS as TOPICS_KEPT_NS
-from penstock.proxy.published_topics import PublishedTopic, PublishedTopics
-from penstock.proxy.upstream_backlogs import AT_A_TIME, KEPT_NS, TOPICS_PER_CYCLE, UpstreamBacklogs
+from penstock.proxy.throttling import (
+    AT_A_TIME,
+    KEPT_NS,
+    TOPICS_KEPT_NS,
+    TOPICS_PER_CYCLE,
+    PublishedTopic,
+    PublishedTopics,
+    UpstreamBacklogs,
+)
 from penstock.testing.loop import VirtualClock, VirtualLoop
 from tests.proxy.polled import FakePolls
 

@@ -18,16 +18,15 @@ from penstock.core.errors import NotAllowed
 from penstock.core.names import TopicName
 from penstock.governance.budget import Row
 from penstock.proxy.groups import ProxyGroups
-from penstock.proxy.relayed_usage import RelayedUsage
 from penstock.proxy.response_stream import ResponseStream
-from penstock.proxy.usage import CLIENT_BYTES_MAX, TOPIC_BYTES, UsageCounts
+from penstock.proxy.usage import CLIENT_BYTES_MAX, TOPIC_BYTES, RelayedUsage, UsageCounts
 from penstock.proxy.usage_records import IDLE_CYCLES_MAX, UsageRecords
 from penstock.wire import codec
-from penstock.wire.client.commands import encode
+from penstock.wire.client.connection import encode
 from penstock.wire.client.entries import entry
 from penstock.wire.codec import CommandSend, MessageMetadata
 from penstock.wire.events import PublishRun
-from penstock.wire.relayed_messages import Answered, MessageCounter
+from penstock.wire.relayed import Answered, MessageCounter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ import pytest
 from penstock.core.errors import ServiceNotReady
 from penstock.core.units import MIB, NS_PER_S
 from penstock.governance.budget import Row
-from penstock.net.topic_list_limiter import (
+from penstock.net.listing_memory import (
     LimitType,
     PermitAcquireTimeout,
     TopicListLimits,
@@ -30,7 +30,7 @@ from penstock.wire import codec
 from penstock.wire.client.frames import Frame, decode_frame
 
 if TYPE_CHECKING:
-    from penstock.proxy.inserted_lists import OwnList
+    from penstock.proxy.relay import OwnList
 
 LIST_BYTES = 600_000
 

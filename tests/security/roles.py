@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.authentication.authenticator import Authenticator
-from penstock.authentication.options import ProviderOptions
+from penstock.authentication.credentials import ProviderOptions
 from penstock.broker.access.rules import AccessRules
 from penstock.broker.configuration import NoKeys
 from penstock.storage.shared_view import KINDS

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker.commands.discovery import COORDINATORS
+from penstock.broker.commands.lookups import COORDINATORS
 from penstock.broker.composition.commands import commands
 from penstock.core.errors import WireCode
 from penstock.testing.client import Type, frame

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.authentication.authenticator import Authenticator
-from penstock.authentication.options import ProviderOptions
+from penstock.authentication.credentials import ProviderOptions
 from penstock.broker.access.rules import AccessRules
 from penstock.core.system_topics import DECISION_TOPIC, USAGE_TOPIC
 from penstock.testing.client import Type, frame

@@ -216,6 +216,11 @@ OTHERWISE: Final = {
     "GET /admin/v3/transactions/slowTransactions/{timeout_ms}": 405,
     "GET /admin/v3/transactions/transactionMetadata/{coordinator}/{number}": 405,
     "POST /admin/v3/transactions/abortTransaction/{coordinator}/{number}": 405,
+    "GET /admin/v3/transactions/transactionBufferStats/{tenant}/{namespace}/{topic}": 405,
+    "GET /admin/v3/transactions/transactionInBufferStats/{tenant}/{namespace}/{topic}/{coordinator}/{number}": 405,
+    "GET /admin/v3/transactions/pendingAckStats/{tenant}/{namespace}/{topic}/{subscription}": 405,
+    "GET /admin/v3/transactions/transactionInPendingAckStats/{tenant}/{namespace}/{topic}/{subscription}"
+    "/{coordinator}/{number}": 405,
     "GET T/ledger/{ledger}/entry/{entry}": 404,  # of another topic
     "DELETE T/delayed/ledger/{ledger}/entry/{entry}": 404,
     "PUT T/offload": 405,

@@ -17,8 +17,9 @@ from penstock.settings.limits import (
     broker_limits,
     http_limits,
     log_limits,
+    named_listeners,
+    unnamed_listener,
 )
-from penstock.settings.listeners import named_listeners, unnamed_listener
 
 FACTS = MachineFacts(ram_bytes=8 * GIB, cgroup_limit_bytes=None, hostname="host-1")
 

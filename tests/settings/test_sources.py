@@ -9,7 +9,7 @@ import pytest
 
 from penstock.core.errors import ConfigurationError
 from penstock.core.units import GIB, KIB, MIB, NS_PER_MS
-from penstock.net.topic_list_limiter import TopicListLimits
+from penstock.net.listing_memory import TopicListLimits
 from penstock.settings import MachineFacts, Settings, load
 from penstock.settings.limits import Live
 from penstock.settings.sources import changed

@@ -40,7 +40,7 @@ from penstock.broker.composition.administration import administration
 from penstock.core.errors import PenstockError
 from penstock.core.names import COMPACTION_SUBSCRIPTION, TopicName
 from penstock.core.units import KIB, MIB, NS_PER_MS
-from penstock.governance.request_limits import RequestLimits
+from penstock.governance.request_values import RequestLimits
 from penstock.storage.limits import LogLimits
 from penstock.storage.metadata import close_untouched
 from penstock.testing.loop import VirtualClock

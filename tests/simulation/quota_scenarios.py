@@ -163,14 +163,14 @@ def _random_faults(chance: random.Random, brokers: int, seconds: int) -> Faults:
 
 
 def faulty_irregular(seed: int) -> Scenario:
-    """Irregular arrivals, of half the quota to three times; losses, delays, a kill, a freeze, and perhaps a restart."""
+    """Irregular arrivals of half the quota to three times; losses, delays, a kill, a freeze, a restart, a partition."""
     chance = random.Random(seed)
     brokers, seconds = round(2 ** chance.uniform(1, 4)), 30
     patterns = tuple(chance.choice(list(Pattern)) for _ in range(brokers))
     parts = [chance.uniform(0.1, 1) ** 2 for _ in range(brokers)]
     total = QUOTA * chance.uniform(0.5, 3)
     killed, frozen = chance.sample(range(brokers), 2)
-    killed_s, frozen_s = chance.uniform(5, 15), chance.uniform(5, 20)
+    killed_s, frozen_s, parted_s = chance.uniform(5, 15), chance.uniform(5, 20), random.Random(~seed).uniform(0, 12)
     return Scenario(
         name=f"irregular seed {seed}",
         brokers=brokers,
@@ -183,6 +183,7 @@ def faulty_irregular(seed: int) -> Scenario:
             delay_s=(0.001, chance.choice([0.02, 0.1, 0.5])),
             loss=chance.choice([0, 0.05, 0.2, 0.4]),
             repeated=chance.choice([0, 0.2]),
+            partition=(parted_s, parted_s + seed % 15, frozenset(range(1, brokers, 2))) if seed % 3 == 0 else None,
             kills=((killed_s, chance.uniform(0, 5), killed),),
             restarts=((killed_s + chance.uniform(0.5, 10), killed),) if chance.random() < 0.7 else (),
             freezes=((frozen_s, frozen_s + 2 ** chance.uniform(-3, 3), frozen),),

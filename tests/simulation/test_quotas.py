@@ -19,6 +19,7 @@ from tests.simulation.quota_world import INTERVAL_S, TICKS_PER_S, Faults, OneBro
 
 QUOTA = 10_000
 SEEDS = range(int(os.environ.get("PENSTOCK_SIM_SEEDS", "150")) // 10)  # `make sim` has more
+MANY = 100 if "PENSTOCK_SIM_SEEDS" in os.environ else 25  # and larger ones: the work grows with the square
 
 
 def run(scenario: Scenario, strategy: Strategy = Strategy.MAX_MIN, seed: int = 1) -> list[Second]:
@@ -51,7 +52,7 @@ def test_a_hog_gives_way_to_brokers_that_rise() -> None:
     assert_fair(seconds[15 + 2 * INTERVAL_S :])
 
 
-def test_a_partition_does_not_overspend_and_is_forgotten_after_it_has_healed() -> None:
+def test_a_partition_leaves_the_quota_in_use_and_is_forgotten_after_it_has_healed() -> None:
     scenario = Scenario(
         name="partition",
         brokers=4,
@@ -61,7 +62,7 @@ def test_a_partition_does_not_overspend_and_is_forgotten_after_it_has_healed() -
     )
     seconds = run(scenario)
     assert max(sum(second.served) for second in seconds) <= 1.05 * QUOTA
-    assert sum(seconds[40].served) >= 0.98 * QUOTA  # each side has the half
+    assert min(sum(second.served) for second in seconds[5:45]) >= 0.95 * QUOTA
     assert_fair(seconds[45 + 2 * INTERVAL_S :])
 
 
@@ -75,7 +76,7 @@ def test_no_round_exceeds_the_bound_of_shares_and_one_burst_whatever_is_lost_lat
     assert max(world.shares) <= QUOTA * BOUND_PERCENT / 100 + 1
 
 
-@pytest.mark.parametrize("brokers", [4, 100])
+@pytest.mark.parametrize("brokers", [4, MANY])
 def test_members_that_all_begin_while_reports_are_lost_stay_within_the_bound(brokers: int) -> None:
     faults = Faults(delay_s=(0.001, 0.5), loss=0.4, repeated=0.2)
     scenario = Scenario(

@@ -6,9 +6,13 @@ in their order; and the durable subscription has no backlog after one further ru
 
     python tests/spark/driver_kills.py --messages 1000000 --kills 20
     python tests/spark/driver_kills.py --into topic --partitions 64 --messages 1000000 --kills 20
+    python tests/spark/driver_kills.py --into topic --partitions 64 --messages 1000000 --kills 20 --peer pulsar
 
 Into a topic, tasks fail in the middle by design, every start has another number of tasks, and speculation is on. With
-`--cluster`, a standalone cluster with two workers runs it, whose executors are killed, too.
+`--cluster`, a standalone cluster with two workers runs it, whose executors are killed, too. With `--peer pulsar` the
+broker is Apache Pulsar's, whose topics are chains of small ledgers.
+
+In each micro-batch of the last two runs, partitions must have been read in step, and the lag must be what was left.
 
 Why a program: it takes minutes, and an interpreter that is killed cannot be the one that checks. `make spark` runs it.
 Where the moments of the kills come from: `--seed`; it is printed, and repeats them as far as two machines agree.
@@ -31,21 +35,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlparse
 
+import numpy as np
 import pulsar
 import pyarrow.parquet as pq
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
+    from numpy.typing import NDArray
+    from pyspark.sql.streaming.query import StreamingQuery
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.pulsar_peer import PulsarProcess  # noqa: E402
 from penstock.spark.audit import audit  # noqa: E402 -- run as a program, from anywhere
 from penstock.spark.client.cluster import Cluster  # noqa: E402
+from penstock.spark.client.message_id import EARLIEST, MessageId  # noqa: E402
+from penstock.spark.client.reader import ReadOptions, read  # noqa: E402
+from penstock.spark.offsets import from_json  # noqa: E402
 from penstock.spark.options import parse_endpoint  # noqa: E402
 from penstock.testing.process import BrokerProcess  # noqa: E402
+from tests.spark.numbered import end_of  # noqa: E402
 from tests.spark.standalone import StandaloneCluster  # noqa: E402
 from tests.spark.topics import ask, path_of  # noqa: E402
 
@@ -53,6 +65,15 @@ TOPIC: Final = "persistent://public/default/killed"
 COPY: Final = f"{TOPIC}-copy"
 COPY_PARTITIONS: Final = 4
 FILES, INTO_TOPIC = "files", "topic"
+PULSAR: Final = "pulsar"
+# So that each partition of a million messages has several ledgers, and keeps those that were read.
+LEDGERS: Final = {
+    "brokerDeduplicationEnabled": "true",
+    "defaultRetentionSizeInMB": "-1",
+    "defaultRetentionTimeInMinutes": "-1",
+    "managedLedgerMaxEntriesPerLedger": "20",
+    "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+}
 SUBSCRIPTION: Final = "killed-again"
 # A task in so many fails in the middle, before Spark runs it again.
 TASKS_FAILING: Final = 10
@@ -61,9 +82,16 @@ VALUE_BYTES: Final = 1024
 NOT_STARTED: Final = "Python worker failed to connect back"
 STARTS_MAX: Final = 5
 STARTED: Final = "the query runs"
+PROGRESS: Final = "progress.jsonl"
 # Of a run, from its first sign of life on: the kill comes somewhere in it.
 KILL_WITHIN_S: Final = 6.0
-RUN_TIMEOUT_S: Final = 900
+# In which a micro-batch is done: on a busy machine one of 20,000 rows takes 20 s.
+BATCH_TIMEOUT_S: Final = 180
+# What partitions have read of themselves may differ by so much, and the lag from what is left.
+APART_MAX: Final = 0.10
+LAG_PART_MAX: Final = 0.05
+# It is estimated from entries, and looked at until so little is left that an entry of each partition decides.
+LAG_FROM_PART: Final = 0.25
 
 
 def main() -> int:
@@ -79,17 +107,14 @@ def main() -> int:
           f"{arguments.broker_kills} of the broker, {executor_kills} of executors")  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="penstock-kills-") as scratch:
         where = Path(scratch)
-        config = where / "broker.conf"
-        # Or the broker may delete the partitions before the first driver has got as far as to subscribe.
-        lines = ("brokerDeleteInactiveTopicsEnabled=false", "brokerDeduplicationEnabled=true")
-        config.write_text("\n".join(lines) + "\n", encoding="utf-8")
         with (
-            BrokerProcess(where / "data", ["--config", str(config)]) as broker,
+            _broker(where, arguments.peer) as broker,
             StandaloneCluster(where) if arguments.cluster else contextlib.nullcontext() as cluster,
         ):
             ask(broker.admin_url, "PUT", f"{path_of(TOPIC)}/partitions", arguments.partitions)
             ask(broker.admin_url, "PUT", f"{path_of(COPY)}/partitions", COPY_PARTITIONS)
             _publish(broker.url, arguments.messages)
+            steps = Steps(broker, where)
             arguments.per_batch = max(1000, arguments.messages // 50)
             kills = Kills(broker, cluster, where, arguments, chance)
             kinds = ["driver"] * arguments.kills + ["broker"] * arguments.broker_kills + ["executor"] * executor_kills
@@ -101,7 +126,7 @@ def main() -> int:
                 kills.run_through()
             into_topic = arguments.into == INTO_TOPIC
             found = _problems_in_copy(broker, arguments) if into_topic else _problems_in_files(where / "out", arguments)
-            problems = [*found, *_backlogs(broker, arguments.partitions)]
+            problems = [*found, *steps.problems(), *_backlogs(broker, arguments.partitions)]
     for problem in problems:
         print(f"WRONG: {problem}")
     if not problems:
@@ -117,6 +142,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--executor-kills", type=int, default=5)
     parser.add_argument("--partitions", type=int, default=4)
     parser.add_argument("--into", choices=(FILES, INTO_TOPIC), default=FILES)
+    parser.add_argument("--peer", choices=[PULSAR], help="put Apache Pulsar under it")
     parser.add_argument("--cluster", action="store_true", help="a standalone cluster of two workers")
     parser.add_argument("--master", default="", help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
@@ -124,6 +150,17 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tasks", type=int, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--drive", nargs=2, metavar=("URL", "DIRECTORY"), help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def _broker(where: Path, peer: str | None) -> BrokerProcess | PulsarProcess:
+    """What to start, on a directory of its own."""
+    if peer == PULSAR:
+        return PulsarProcess(where / "data", LEDGERS)
+    config = where / "broker.conf"
+    # Or the broker may delete the partitions before the first driver has got as far as to subscribe.
+    lines = ("brokerDeleteInactiveTopicsEnabled=false", "brokerDeduplicationEnabled=true")
+    config.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return BrokerProcess(where / "data", ["--config", str(config)])
 
 
 # -- the child: a driver ---------------------------------------------------------------------------------------------
@@ -169,7 +206,17 @@ def _drive(url: str, directory: str, arguments: argparse.Namespace) -> None:
     query = writer.option("checkpointLocation", f"{directory}/state").trigger(availableNow=True).start()
     print(STARTED, flush=True)
     query.awaitTermination()
+    _note_progress(query, Path(directory))
     spark.stop()
+
+
+def _note_progress(query: StreamingQuery, directory: Path) -> None:
+    """Add the end and the lag of each micro-batch to a file, a line each."""
+    with (directory / PROGRESS).open("a", encoding="utf-8") as file:
+        for one in query.recentProgress:
+            source = one.sources[0]
+            if source.endOffset and source.latestOffset:
+                file.write(f'{{"end": {source.endOffset}, "latest": {source.latestOffset}}}\n')
 
 
 def _failing_at_times(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -189,7 +236,7 @@ class Kills:
 
     def __init__(
         self,
-        broker: BrokerProcess,
+        broker: BrokerProcess | PulsarProcess,
         cluster: StandaloneCluster | None,
         directory: Path,
         arguments: argparse.Namespace,
@@ -229,7 +276,7 @@ class Kills:
             driver = self._start()
             try:
                 _await_start(driver)
-                status = driver.wait(RUN_TIMEOUT_S)
+                status = self._await_end(driver)
             finally:
                 _kill(driver)
             if not status:
@@ -239,6 +286,15 @@ class Kills:
                 break
             print("   Spark did not wait for a Python process to start; once more", flush=True)
         raise SystemExit(f"the driver ended with {status}:\n{said[-4000:]}")
+
+    def _await_end(self, driver: subprocess.Popen[str]) -> int:
+        """Wait for the driver's end as long as micro-batches are done; return its status. Raises TimeoutExpired."""
+        done, before = 0, -1
+        while done > before:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return driver.wait(BATCH_TIMEOUT_S)
+            done, before = len(list((self._directory / "state/commits").glob("[0-9]*"))), done
+        return driver.wait(0)
 
     def _start(self) -> subprocess.Popen[str]:
         """Start a driver; each has another number of tasks."""
@@ -293,7 +349,67 @@ def _publish(url: str, count: int) -> None:
     print(f"published in {time.monotonic() - began:.0f} s", flush=True)
 
 
-def _problems_in_copy(broker: BrokerProcess, arguments: argparse.Namespace) -> Iterator[str]:
+class Steps:
+    """Where all messages are, to say of the end of a micro-batch how much was read and how much is left."""
+
+    def __init__(self, broker: BrokerProcess | PulsarProcess, directory: Path) -> None:
+        self._progress = directory / PROGRESS
+        with Cluster(parse_endpoint({"service.url": broker.url})) as cluster:
+            self._ids = {topic: _ids_in(cluster, topic) for topic in cluster.partitions(TOPIC)}
+        self._messages = sum(map(len, self._ids.values()))
+        ledgers = max(len(np.unique(ids[:, 0])) for ids in self._ids.values())
+        print(f"up to {ledgers} ledgers a partition", flush=True)
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong in the progress of the last runs."""
+        apart, lag_part = 0.0, 0.0
+        lines = self._progress.read_text(encoding="utf-8").splitlines()
+        for line in lines:
+            said = json.loads(line)
+            read, left = self._read_and_left(said["end"])
+            apart = max(apart, max(read) - min(read))
+            if said["latest"] is None:
+                continue  # A driver before this one has planned it.
+            messages = said["latest"]["lag"]["messages"]
+            if messages is None:
+                yield f"the lag is unknown with {left} messages left"
+            elif left >= LAG_FROM_PART * self._messages:
+                lag_part = max(lag_part, abs(messages - left) / left)
+        print(
+            f"{len(lines)} micro-batches: partitions at most {apart:.1%} of themselves apart, lag {lag_part:.1%} wrong"
+        )
+        if apart > APART_MAX:
+            yield f"partitions were {apart:.1%} of themselves apart"
+        if lag_part > LAG_PART_MAX:
+            yield f"the lag was wrong by {lag_part:.1%}"
+
+    def _read_and_left(self, end: Mapping[str, object]) -> tuple[list[float], int]:
+        """What part of each partition lies before an offset, and how many messages do not."""
+        parts, left = [], 0
+        for topic, place in from_json(end).items():
+            ids = self._ids[topic]
+            done = _before(ids, place)
+            parts.append(done / max(1, len(ids)))
+            left += len(ids) - done
+        return parts, left
+
+
+def _before(ids: NDArray[np.int64], place: MessageId) -> int:
+    """How many of these ids are smaller."""
+    ledgers, entries, indexes = ids.T
+    in_entry = (entries == place.entry_id) & (indexes < place.batch_index)
+    in_ledger = (ledgers == place.ledger_id) & ((entries < place.entry_id) | in_entry)
+    return int(((ledgers < place.ledger_id) | in_ledger).sum())
+
+
+def _ids_in(cluster: Cluster, topic: str) -> NDArray[np.int64]:
+    """The ids of all messages, a row each."""
+    runs = read(cluster, topic, EARLIEST, end_of(cluster, topic), ReadOptions())
+    rows = [np.stack([run.ledger_ids, run.entry_ids, np.maximum(run.batch_indexes, 0)], axis=1) for run in runs]
+    return np.concatenate(rows) if rows else np.empty((0, 3), np.int64)
+
+
+def _problems_in_copy(broker: BrokerProcess | PulsarProcess, arguments: argparse.Namespace) -> Iterator[str]:
     """What is wrong with the topic that was written."""
     with Cluster(parse_endpoint({"service.url": broker.url})) as cluster:
         found = audit(cluster, COPY, [TOPIC])
@@ -341,7 +457,7 @@ def _files(out: Path) -> list[Path]:
     return [Path(unquote(urlparse(json.loads(line)["path"]).path)) for line in lines]
 
 
-def _backlogs(broker: BrokerProcess, partitions: int) -> Iterator[str]:
+def _backlogs(broker: BrokerProcess | PulsarProcess, partitions: int) -> Iterator[str]:
     for partition in range(partitions):
         stats = ask(broker.admin_url, "GET", f"{path_of(TOPIC)}-partition-{partition}/stats")
         backlog = stats["subscriptions"][SUBSCRIPTION]["msgBacklog"]

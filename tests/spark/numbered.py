@@ -18,7 +18,7 @@ from penstock.spark.client.producer import Producer
 from penstock.spark.client.reader import ReadOptions, read
 from penstock.spark.client.subscription import Subscription
 from penstock.spark.entries import Messages, batches
-from penstock.wire.client.addresses import parse_service_url
+from penstock.wire.client.lookup import parse_service_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,12 +7,15 @@ when it is complete, as in an object store.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.fs
 
 from penstock.spark.accounting.directory import Directory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Arrow: TypeAlias = Any  # pyarrow has no types
 
@@ -28,22 +31,25 @@ class ObjectStore(pyarrow.fs.FileSystemHandler):  # type: ignore[misc]  # pyarro
         files: by path.
         steps: changes that are made before the writer is killed; None: it is not killed.
         torn: whether the change at which it is killed is made by half.
+        killed_at: the files that a writer would have left that was killed at the first change, the second, and so on.
     """
 
-    def __init__(self, *, torn: bool = False) -> None:
-        self.files: dict[str, bytes] = {}
+    def __init__(self, files: Mapping[str, bytes] | None = None, *, torn: bool = False) -> None:
+        self.files = dict(files or {})
         self.steps: int | None = None
         self.torn = torn
+        self.killed_at: list[dict[str, bytes]] = []
 
     def directory(self) -> Directory:
         return Directory("mem://tables", pyarrow.fs.PyFileSystem(self), "tables")
 
     def change(self, path: str, content: bytes | None) -> None:
         """Make a change, or kill the writer."""
+        half = {path: content[: len(content) // 2]} if self.torn and content is not None else {}
+        self.killed_at.append({**self.files, **half})
         if self.steps == 0:
             self.steps = None
-            if self.torn and content is not None:
-                self.files[path] = content[: len(content) // 2]
+            self.files |= half
             raise Killed
         self.steps = None if self.steps is None else self.steps - 1
         if content is not None:

@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.accounting.differences import MINUTE_MS
-from penstock.accounting.prices import of_toml
-from penstock.accounting.tables import TOPIC_USAGE
+from penstock.accounting.tables import TOPIC_USAGE, of_toml
 from penstock.core.errors import ConfigurationError
 from penstock.spark.accounting import batch_state, directory
 from penstock.spark.accounting.batch_state import BatchState, alone

@@ -8,13 +8,13 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from penstock.accounting.differences import MINUTE_MS
-from penstock.accounting.prices import of_toml
-from penstock.accounting.tables import DECISIONS, TABLES, TOPIC_USAGE
+from penstock.accounting.tables import DECISIONS, TABLES, TOPIC_USAGE, of_toml
 from penstock.core.errors import ConfigurationError
-from penstock.spark.accounting import derived
+from penstock.spark.accounting import derived, derived_arrow
 from penstock.spark.accounting.batch import usage_of
 from penstock.spark.accounting.batch_state import BatchState
 from penstock.spark.accounting.batches import GOVERNANCE, Batches
@@ -203,3 +203,22 @@ def test_rows_merged_in_process_have_the_sums_of_equal_names() -> None:
     found = merged(TOPIC_USAGE, pa.Table.from_pylist(rows, schema=arrow_schema(TOPIC_USAGE))).to_pylist()
     sums = {tuple(row["resource_groups"]): row["published_bytes"] for row in found}
     assert sums == {(): 1, ("gold",): 2, ("gold", "silver"): 1}
+
+
+def test_a_day_is_merged_and_derived_by_quarters_of_an_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(derived_arrow, "FILES_PER_DAY_MAX", 2)
+    minutes = (0, 14, 15, 150)  # of three quarters of an hour
+    for batch, minute in enumerate(minutes):
+        add(tmp_path, batch, group_of_three(minute, limited_ms=5_000 * (batch + 1)))
+    store = open_store(directory_of(tmp_path), "parquet")
+    (day,) = store.files(TOPIC_USAGE)
+    parts = [part for part in store.quarter_hours(TOPIC_USAGE, day) if part.num_rows]
+    assert [part.num_rows for part in parts] == [6, 3, 3]
+    assert sorted(pa.concat_tables(parts).to_pylist(), key=str) == sorted(store.rows(TOPIC_USAGE).to_pylist(), key=str)
+
+    refresh(ArrowDeriving(store), store)
+    (merged_file,) = store.files(TOPIC_USAGE)[day]
+    assert pq.ParquetFile(tmp_path / merged_file).num_row_groups == 3, "no more than a quarter of an hour was in memory"
+    assert len(rows_of(tmp_path, "namespace_usage")) == len(minutes)
+    (noisy,) = rows_of(tmp_path, "noisy_neighbours")
+    assert (noisy["topic"], noisy["minutes"]) == ("persistent://t/n/loud", len(minutes))

@@ -12,9 +12,9 @@ import fastavro
 import pyarrow as pa
 import pytest
 
+from penstock.accounting.closing import VERSION_MAX, with_version
 from penstock.accounting.records import DECISION, RECORD_VERSION, USAGE, Codec, DecisionRecord, UsageRecord
 from penstock.accounting.tables import SCHEMA_VERSION
-from penstock.accounting.versions import VERSION_MAX, with_version
 from penstock.spark import values
 from penstock.spark.accounting.batch_state import BatchState
 from penstock.spark.accounting.batches import GOVERNANCE, Batches

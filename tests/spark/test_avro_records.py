@@ -63,6 +63,9 @@ def types(draw: st.DrawFn, name: str, depth: int = 0) -> Type:
         within = draw(st.lists(types(name + "x", depth + 1), min_size=1, max_size=1))
         avro = {"type": "record", "name": name, "fields": [{"name": "x", "type": within[0][0]}]}
         said = st.fixed_dictionaries({"x": within[0][1]})
+    if depth < 2 and draw(st.integers(0, 3)) == 0:
+        items = draw(types(name + "a", depth + 1))
+        avro, said = {"type": "array", "items": items[0]}, st.lists(items[1], max_size=3)
     if avro != "null" and draw(st.booleans()):
         avro = draw(st.sampled_from([["null", avro], [avro, "null"], [avro]]))
         said = said | st.none() if "null" in avro else said
@@ -173,18 +176,37 @@ def test_a_value_that_does_not_read_is_left_to_who_decodes_one_by_one(avro: obje
 @pytest.mark.parametrize(
     "avro",
     [
-        {"type": "array", "items": "int"},
+        {"type": "array", "items": {"type": "map", "values": "int"}},
         {"type": "map", "values": "int"},
         ["int", "string"],
         ["int", "long"],
         {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
         {"type": "record", "name": "Empty", "fields": []},
-        [{"type": "array", "items": "int"}, "null"],
+        [{"type": "map", "values": "int"}, "null"],
     ],
 )
 def test_other_types_are_decoded_one_by_one(avro: object) -> None:
     found = of_fields([avro, "int"])
     assert records(found, wanted_of(found)[1:], lambda _: None) is None
+
+
+def test_arrays_in_blocks_of_a_size_and_without_items_are_read_at_once() -> None:
+    found = of_fields([{"type": "array", "items": "int"}])
+    blocks = bytes.fromhex("03040206" + "0208" + "00")  # two items in two bytes of 1 and 3, then one, 4
+    written: list[bytes | None] = [b"\0", blocks] * COUNT
+    columns = at_once(found, written)
+    assert columns is not None
+    assert columns == one_by_one(found, written)
+    assert columns[0].to_pylist()[:2] == [[], [1, 3, 4]]
+
+
+def test_long_arrays_are_left_to_who_decodes_one_by_one() -> None:
+    fields = [{"type": "array", "items": "int"}]
+    said: list[dict[str, Any] | None] = [{"f0": list(range(count))} for count in (64, 65)]
+    written = encoded(fields, said * COUNT)
+    assert at_once(of_fields(fields), written[:1] * COUNT) is not None
+    assert at_once(of_fields(fields), written) is None
+    assert at_once(of_fields(fields), [b"\xff" * 9 + b"\x01"] * COUNT) is None
 
 
 def test_a_type_is_defined_once_and_used_again() -> None:

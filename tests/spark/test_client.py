@@ -33,7 +33,7 @@ from penstock.spark.client.subscription import Subscription, earliest_id
 from penstock.testing.certificates import Certificate
 from penstock.testing.client import RawClient, Type, frame, send
 from penstock.testing.serving import serving
-from penstock.wire.client.addresses import Address, parse_service_url
+from penstock.wire.client.lookup import Address, parse_service_url
 from penstock.wire.codec import MessageMetadata
 from tests.spark.numbered import end_of
 from tests.spark.topics import ask, path_of

@@ -63,6 +63,12 @@ def test_lag_counts_all_ledgers(planner: Planner) -> None:
     assert lag["messages"] == pytest.approx(2 * LEDGERS * ENTRIES * ROWS - 400, rel=0.05)
 
 
+def test_lag_counts_what_is_left_of_an_entry_that_was_begun(planner: Planner) -> None:
+    reached = planner.limited(START, END, 406, None)
+    assert all(place.batch_index for place in reached.values()), "both are within an entry"
+    assert planner.lag(reached, END).to_json()["messages"] == 2 * LEDGERS * ENTRIES * ROWS - 406
+
+
 def test_where_brokers_do_not_tell_lag_is_null_and_publish_times_divide_the_limit(
     broker: ScriptedBroker, planner: Planner
 ) -> None:

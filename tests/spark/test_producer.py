@@ -18,7 +18,7 @@ from penstock.spark.client.errors import BrokerUnreachable, Refused
 from penstock.spark.client.producer import NoReceipt, Producer, ProducerOptions
 from penstock.spark.entries import Messages, batches, said_of
 from penstock.wire import compression
-from penstock.wire.client.addresses import parse_service_url
+from penstock.wire.client.lookup import parse_service_url
 from penstock.wire.codec import SingleMessageMetadata
 from tests.spark.topics import ask, path_of, payloads, stored
 

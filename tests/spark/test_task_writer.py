@@ -14,7 +14,7 @@ from penstock.spark.client.cluster import Cluster
 from penstock.spark.client.endpoint import Endpoint
 from penstock.spark.entries import Messages
 from penstock.spark.task_writer import Identity, Sending, TaskWriter
-from penstock.wire.client.addresses import parse_service_url
+from penstock.wire.client.lookup import parse_service_url
 from tests.spark.topics import create_partitions, payloads, stored
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from penstock.core.errors import NotFound
 from penstock.core.names import NamespaceName
 from penstock.governance.budget import Row
 from penstock.governance.holds import Hold, HoldKind
-from penstock.net.topic_list_limiter import TopicListLimits, TopicListMemoryLimiter
+from penstock.net.listing_memory import TopicListLimits, TopicListMemoryLimiter
 from penstock.stats.explanations import ROWS_PER_TURN, Explanations, Question, Seen
 from penstock.stats.findings import FINDINGS_MAX
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.core.units import KIB, MIB
-from penstock.stats.process_memory import MemorySensor
-from penstock.stats.process_use import ResidentBytes, resident_bytes
+from penstock.stats.process import MemorySensor, ResidentBytes, resident_bytes
 
 
 def status_bytes() -> int:

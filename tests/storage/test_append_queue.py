@@ -8,7 +8,7 @@ import random
 import pytest
 
 from penstock.core.units import KIB, MIB
-from penstock.storage.append_queue import SMALL_BYTES_MAX, AppendQueue
+from penstock.storage.journal import SMALL_BYTES_MAX, AppendQueue
 from penstock.storage.runs import AppendRun
 
 ROOM = 8 * MIB

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.storage import counting
+from penstock.storage.blocks import HEADER_BYTES
 from penstock.storage.counting import Counted
-from penstock.storage.records import HEADER_BYTES
 from tests.storage.logs import MemoryLog, entries, run_of
 
 if TYPE_CHECKING:

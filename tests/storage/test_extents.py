@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.storage.extents import Extent, bytes_from, entry_with_behind, ordered
+from penstock.storage.index import Extent, bytes_from, entry_with_behind, ordered
 from tests.storage.logs import MemoryLog
 
 LEDGER = 7

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.core.errors import StorageReadOnly
 from penstock.core.units import KIB
-from penstock.storage.missing_entries import MissingEntries, MissingRange
+from penstock.storage.damage import MissingEntries, MissingRange
 from tests.storage.logs import HOME, LIMITS, MemoryLog
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.storage.records import (
+from penstock.storage.blocks import (
     HEADER_BYTES,
     Kind,
     Stamp,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.core.checksum import seal
 from penstock.core.units import KIB
-from penstock.storage.records import Stamp, encode_block, encode_mark
+from penstock.storage.blocks import Stamp, encode_block, encode_mark
 from penstock.storage.recovery import Verdict, differs_by_one_bit, judge, scan
 from penstock.testing.files import FaultyFiles
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from penstock.broker.health import Health
 from penstock.broker.stats.snapshot import BrokerSnapshot, SubscriptionSnapshot, TopicSnapshot
+from penstock.core.durations import DurationsSnapshot
 from penstock.core.membership import Registration
-from penstock.governance.permit_types import PermitLimits
-from penstock.governance.permits import PermitQueue
-from penstock.governance.request_limits import RequestLimits
+from penstock.governance.permits import PermitLimits, PermitQueue
 from penstock.governance.request_memory import RequestMemory
+from penstock.governance.request_values import RequestLimits
 from penstock.groups.adaptive_throttling import ThrottlingSnapshot, TopicThrottling
-from penstock.net.topic_list_limiter import TopicListSnapshot
-from penstock.stats.process_memory import ProcessMemory
-from penstock.stats.server_snapshot import (
+from penstock.net.listing_memory import TopicListSnapshot
+from penstock.stats.process import ProcessMemory
+from penstock.stats.snapshot import (
     DROP_REASONS,
     GroupTrafficSnapshot,
     LoopTurnsSnapshot,
@@ -29,7 +29,8 @@ LOG = LogStats(
     bytes_appended=0,
     entries_appended=0,
     commits=0,
-    sync_ns_total=0,
+    commit_times=DurationsSnapshot(),
+    sync_times=DurationsSnapshot(),
     sync_ns_max=0,
     queued_bytes=0,
     segments=0,
@@ -128,6 +129,7 @@ TOPIC = TopicSnapshot(
     message_rate_in=14.0,
     byte_rate_in=160.0,
     publish_limited=2,
+    held_for_ms=1_500,
     subscriptions=(SUBSCRIPTION,),
 )
 THROTTLING = ThrottlingSnapshot(

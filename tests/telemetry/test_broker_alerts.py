@@ -69,6 +69,8 @@ _SYNC_S: Final = "penstock_log_sync_seconds_total"
 _COMMITS: Final = "penstock_log_commits_total"
 _LATE_S: Final = "penstock_delayed_lateness_seconds_total"
 _DELIVERED: Final = "penstock_delayed_delivered_total"
+_CONSUMERS: Final = "pulsar_subscription_consumers_count"
+_BACK_LOG: Final = "pulsar_subscription_back_log"
 _TO_BROKERS: Final = "penstock_proxy_broker_connections_total"
 _REJECTED: Final = "pulsar_proxy_rejected_"
 _LISTING: Final = "pulsar_proxy_topic_list_"
@@ -76,6 +78,14 @@ _LISTING: Final = "pulsar_proxy_topic_list_"
 
 def _row(owner: str, used: int) -> dict[str, str]:
     return {f'{_USED}{{owner="{owner}"}}': str(used), f'{_BUDGET}{{owner="{owner}"}}': "100"}
+
+
+def _published(soon: int) -> dict[str, str]:
+    """Receipts, of which so many in a hundred take up to a second."""
+    counts = {"0.5": 0, "1.0": soon, "2.5": 100, "+Inf": 100}
+    return {
+        f'penstock_publish_seconds_bucket{{namespace="a/b",le="{le}"}}': f"0+{count}" for le, count in counts.items()
+    }
 
 
 def _of_listings(memory: str) -> tuple[Case, ...]:
@@ -127,6 +137,16 @@ CASES: Final[Mapping[str, tuple[Case, ...]]] = {
         ),
     ),
     BROKER: (
+        Case("BrokerDown", {"up": "0", "penstock_healthy": "1"}, {"up": "1", "penstock_healthy": "1"}, "30s"),
+        Case(
+            "BrokerNotReady",
+            {'penstock_broker_state{broker="broker-1",state="suspect"}': "1"},
+            {'penstock_broker_state{broker="broker-1",state="suspect"}': "0"},
+            "1m",
+        ),
+        # Of a hundred receipts, one takes longer than a second, or none.
+        Case("PublishSlow", _published(98), _published(99), "4m"),
+        Case("SubscriptionUnread", {_CONSUMERS: "0", _BACK_LOG: "1001"}, {_CONSUMERS: "0", _BACK_LOG: "1000"}, "14m"),
         Case("ResourceGroupThrottled", {_THROTTLED_S: "0+15"}, {_THROTTLED_S: "0+13.5"}),
         Case("QuotaSharingDisconnected", {_CONNECTED: "0", _MEMBERS: "2"}, {_CONNECTED: "0", _MEMBERS: "0"}, "30s"),
         Case(
@@ -145,8 +165,14 @@ CASES: Final[Mapping[str, tuple[Case, ...]]] = {
             {"penstock_disk_free_bytes": "10", "penstock_disk_size_bytes": "100"},
             "4m",
         ),
+        Case("DiskFillsSoon", {"penstock_disk_free_bytes": "900-1"}, {"penstock_disk_free_bytes": "0"}, "4m"),
         Case("DelayedIndexNearlyFull", _row("delayed-index", 91), _row("delayed-index", 90), "4m"),
         Case("DelayedMessagesLate", {_LATE_S: "0+90", _DELIVERED: "0+15"}, {_LATE_S: "0+75", _DELIVERED: "0+15"}, "4m"),
+        Case(
+            "TransactionHoldsTopic",
+            {"penstock_transaction_holding_seconds": "601"},
+            {"penstock_transaction_holding_seconds": "600"},
+        ),
         Case(
             "ConnectionMutedForLong",
             {"penstock_connection_muted_longest_seconds": "61"},
@@ -227,7 +253,7 @@ def series(values: Mapping[str, str], broker: str) -> list[dict[str, str]]:
     return [
         {
             "series": f'{name.rstrip("}")}{"," if "{" in name else "{"}instance="{broker}"}}',
-            "values": (value if "+" in value else f"{value}+0") + SAMPLES,
+            "values": (value if re.search(r"\d[+-]\d", value) else f"{value}+0") + SAMPLES,
         }
         for name, value in values.items()
     ]
@@ -275,7 +301,7 @@ def test_a_wrong_threshold_or_duration_is_noticed(promtool: str, tmp_path: Path,
     rule = rule_of(rules, case.alert)
     right = rule["expr"]
     head, found, tail = right.rpartition(" > ")
-    rule["expr"] = f"{head} >= {tail}" if found else right.replace("== 1", ">= 0")
+    rule["expr"] = f"{head} >= {tail}" if found else re.sub("== [01]", ">= 0", right)
     assert rule["expr"] != right
     assert outcome(promtool, tmp_path, rules, case).returncode == 1
     rule["expr"] = right
@@ -291,7 +317,7 @@ def test_the_rules_look_at_metrics_and_labels_that_exist(name: str) -> None:
     scopes = {instrument.name: instrument.scope.labels for instrument in of}
     for case in CASES[name]:
         rule = rule_of(rules_of(name), case.alert)
-        used = set(re.findall(r"\b(?:pulsar|penstock)_\w+", rule["expr"]))
+        used = {name.removesuffix("_bucket") for name in re.findall(r"\b(?:pulsar|penstock)_\w+", rule["expr"])}
         assert used
         assert used <= set(scopes)
         labels = {label for metric in used for label in scopes[metric]} | {"instance"}

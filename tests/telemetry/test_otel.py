@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from penstock.governance.permit_types import PermitLimits
-from penstock.governance.permits import PermitQueue
-from penstock.governance.wait_times import BOUNDS_NS
+from penstock.core.durations import BOUNDS_NS
+from penstock.governance.permits import PermitLimits, PermitQueue
 from penstock.telemetry.instruments import INSTRUMENTS
 from penstock.telemetry.otel import INTERVAL_MS, LAST_PUSH_S, MetricsPush, is_wanted
 from penstock.testing.process import ProxyProcess

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.broker.health import Health
+from penstock.broker.stats.snapshot import TransactionsSnapshot
 from penstock.core.broker_states import BrokerState
+from penstock.core.durations import Durations, DurationsSnapshot
 from penstock.core.membership import Member
 from penstock.governance.holds import HoldKind
-from penstock.governance.permit_types import Permit, PermitLimits
-from penstock.governance.permits import PermitQueue
+from penstock.governance.permits import Permit, PermitLimits, PermitQueue
 from penstock.stats.disk_space import DiskUse
-from penstock.stats.server_snapshot import MutedConnection
+from penstock.stats.snapshot import MutedConnection
 from penstock.telemetry.instruments import INSTRUMENTS
 from penstock.telemetry.prometheus import ROWS_PER_PIECE, render
 from tests.telemetry.snapshots import GROUP, IDLE, LOG, MEMORY, RECORDS, SHARING, SUBSCRIPTION, THROTTLING, TOPIC
@@ -38,6 +39,8 @@ FULL = replace(
     throttling=THROTTLING,
     records=RECORDS,
     disk=DISK,
+    publish_times={"public/default": DurationsSnapshot()},
+    transactions=TransactionsSnapshot(open=1, opened=9, committed=5, aborted=3, timed_out=2),
 )
 METRICS = {instrument.name for instrument in INSTRUMENTS}
 
@@ -63,13 +66,16 @@ def test_every_instrument_has_one_help_one_type_and_a_sample_once_there_is_a_top
     for instrument in INSTRUMENTS:
         assert lines.count(f"# TYPE {instrument.name} {instrument.kind}") == 1
         assert lines.count(f"# HELP {instrument.name} {instrument.help}") == 1
-        assert any(line.startswith((f"{instrument.name} ", f"{instrument.name}{{")) for line in lines)
+        name = f"{instrument.name}_bucket" if instrument.kind == "histogram" else instrument.name
+        assert any(line.startswith((f"{name} ", f"{name}{{")) for line in lines)
 
 
 def test_the_prometheus_parser_finds_every_metric_under_its_name() -> None:
-    summaries = [instrument.name for instrument in INSTRUMENTS if instrument.kind == "summary"]
-    parts = {f"{name}{part}" for name in summaries for part in ("_sum", "_count")}
-    assert samples(FULL).keys() == METRICS | parts
+    summaries = {instrument.name for instrument in INSTRUMENTS if instrument.kind == "summary"}
+    histograms = {instrument.name for instrument in INSTRUMENTS if instrument.kind == "histogram"}
+    parts = {f"{name}{part}" for name in summaries | histograms for part in ("_sum", "_count")}
+    buckets = {f"{name}_bucket" for name in histograms}
+    assert samples(FULL).keys() == METRICS - histograms | parts | buckets
 
 
 def test_the_disk_has_no_metrics_before_it_was_measured() -> None:
@@ -263,10 +269,27 @@ def test_closed_connections_are_those_accepted_and_no_longer_open() -> None:
 
 
 def test_times_are_told_in_seconds() -> None:
-    snapshot = replace(IDLE, log=replace(LOG, sync_ns_total=1_500_000_000, sync_ns_max=20_000_000))
+    syncs = Durations()
+    syncs.observe(3_000_000, 500)
+    snapshot = replace(IDLE, log=replace(LOG, sync_times=syncs.snapshot(), sync_ns_max=20_000_000))
     assert value(snapshot, "penstock_log_sync_seconds_total") == 1.5
     assert value(snapshot, "penstock_log_sync_longest_seconds") == 0.02
     assert value(snapshot, "process_start_time_seconds") == 1_357_035_420
+
+
+def test_a_histogram_counts_what_took_up_to_so_long() -> None:
+    times = Durations()
+    times.observe(4_000_000, 3)  # ns
+    times.observe(60 * 10**9)
+    snapshot = replace(IDLE, publish_times={"t/n": times.snapshot()})
+    found = {
+        labels["le"]: number
+        for labels, number in samples(snapshot)["penstock_publish_seconds_bucket"]
+        if labels["namespace"] == "t/n"
+    }
+    assert [found[bound] for bound in ("0.0025", "0.005", "25.0", "+Inf")] == [0, 3, 3, 4]
+    assert value(snapshot, "penstock_publish_seconds_count") == 4
+    assert value(snapshot, "penstock_publish_seconds_sum") == 60.012
 
 
 def test_what_fails_is_visible() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.wire.client.addresses import (
+from penstock.wire.client.lookup import (
     URL_CHARS_MAX,
     Address,
     parse_broker_url,

@@ -11,12 +11,11 @@ from penstock.core.checksum import seal
 from penstock.core.errors import WireCode
 from penstock.core.position import Position
 from penstock.core.units import KIB, MIB
-from penstock.wire import batches, codec, deliveries, runs
+from penstock.wire import batches, codec, deliveries, sends
 from penstock.wire.client import entries, events
-from penstock.wire.client.commands import UINT64_MAX, frame
-from penstock.wire.client.connection import KEEP_ALIVE_NS, ClientConnection, Hello
+from penstock.wire.client.connection import KEEP_ALIVE_NS, UINT64_MAX, ClientConnection, Hello, frame
 from penstock.wire.client.consumer import Consumer
-from penstock.wire.client.errors import BrokerSilent
+from penstock.wire.client.events import BrokerSilent
 from penstock.wire.client.frames import FRAME_BYTES_MAX, Inbound
 from penstock.wire.client.producer import Producer
 from penstock.wire.codec import BaseCommand as Type
@@ -246,7 +245,7 @@ def test_a_receipt_says_where_the_entry_is_and_ends_its_wait() -> None:
     for payload in (b"a", b"bcd"):
         both.client.send(producer, producer.metadata(1), payload)
     out: list[bytes] = []
-    runs.encode_receipts(out, 7, 12, 34, [0], None)
+    sends.encode_receipts(out, 7, 12, 34, [0], None)
     assert both.says(*out) == [events.Receipt(7, 0, Position(12, 34))]
     assert ([one.sequence_id for one in producer.pending], producer.pending_bytes) == ([1], 3)
     assert both.says(*out) == []  # of one that was sent twice
@@ -259,7 +258,7 @@ def test_receipts_taken_together_end_the_waits_up_to_the_first_other_frame() -> 
     for _ in range(4):
         both.client.send(producer, producer.metadata(1), b"x")
     out: list[bytes] = []
-    runs.encode_receipts(out, 7, 12, 34, [0, 1], None)
+    sends.encode_receipts(out, 7, 12, 34, [0, 1], None)
     twice, elsewhere = codec.duplicate_receipt(7, 1, None), codec.duplicate_receipt(8, 99, None)
     other, later = codec.close_producer(9, 1), codec.duplicate_receipt(7, 2, None)
     both.client.receive_data(b"".join((*out, twice, elsewhere, other, later, codec.duplicate_receipt(7, 3, None)[:-1])))

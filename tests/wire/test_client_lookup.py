@@ -6,8 +6,15 @@ from __future__ import annotations
 import pytest
 
 from penstock.wire import codec
-from penstock.wire.client.addresses import Address, parse_service_url
-from penstock.wire.client.lookup import REDIRECTS_MAX, Lookup, Owner, Redirect, RedirectedInCircles
+from penstock.wire.client.lookup import (
+    REDIRECTS_MAX,
+    Address,
+    Lookup,
+    Owner,
+    Redirect,
+    RedirectedInCircles,
+    parse_service_url,
+)
 from penstock.wire.errors import ProtocolError
 
 TOPIC = "persistent://public/default/t"

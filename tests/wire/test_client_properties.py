@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.core.checksum import seal
 from penstock.core.position import Position
 from penstock.core.units import MIB
-from penstock.wire import codec, deliveries, runs
+from penstock.wire import codec, deliveries, sends
 from penstock.wire.client import entries, events
 from penstock.wire.client.connection import ClientConnection
 from penstock.wire.client.consumer import Consumer
@@ -123,7 +123,7 @@ def spoken(draw: st.DrawFn) -> tuple[bytes, Any]:
         return b"".join(out), [("message", Position(ledger_id, row), stored) for row in rows]
     if kind == "receipts":
         receipts: list[bytes] = []
-        runs.encode_receipts(receipts, 5, 1, 0, [draw(uint63s)], None)
+        sends.encode_receipts(receipts, 5, 1, 0, [draw(uint63s)], None)
         return b"".join(receipts), []  # of a producer that is closed
     if kind == "failed":
         return codec.send_error(5, draw(uint63s), 9, draw(texts)), ["SendFailed"]

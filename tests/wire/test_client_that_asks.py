@@ -8,8 +8,7 @@ import pytest
 from penstock.core.units import KIB, MIB
 from penstock.wire import codec
 from penstock.wire.client import events
-from penstock.wire.client.commands import frame
-from penstock.wire.client.connection import SAID_CHARS_MAX, UNASKED_MAX, ClientConnection
+from penstock.wire.client.connection import SAID_CHARS_MAX, UNASKED_MAX, ClientConnection, frame
 from penstock.wire.codec import BaseCommand as Type
 from penstock.wire.errors import ProtocolError
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from penstock.wire.layouts import LAYOUTS, LEARNT_MAX, SEND_HEAD_BYTES, Layout, layout_at, parse_ids
+from penstock.wire.sends import LAYOUTS, LEARNT_MAX, SEND_HEAD_BYTES, Layout, layout_at, parse_ids
 from tests.wire.frames import send
 
 

@@ -15,7 +15,7 @@ from penstock.core.checksum import seal
 from penstock.proxy.response_stream import ResponseStream
 from penstock.wire import codec
 from penstock.wire.codec import BaseCommand
-from penstock.wire.relayed_messages import HEAD_BYTES_MAX, MessageCounter
+from penstock.wire.relayed import HEAD_BYTES_MAX, MessageCounter
 from tests.wire.frames import entry_body, frame, inside, varint
 
 Counts = dict[int, tuple[int, int, int, int]]

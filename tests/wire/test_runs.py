@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.core.checksum import seal
 from penstock.wire import codec
 from penstock.wire.deliveries import JOIN_BYTES_MAX, encode_messages
-from penstock.wire.runs import encode_receipts
+from penstock.wire.sends import encode_receipts
 from tests.wire.frames import entry_body, hear, send
 from tests.wire.strategies import EDGES, uint64s
 

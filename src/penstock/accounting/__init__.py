@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What brokers record for accounting: the contract between the broker and everybody who reads the records."""
+"""Records for accounting: the contract between brokers, which write them, and their readers."""

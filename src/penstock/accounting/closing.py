@@ -6,7 +6,7 @@ or says that it did.
 
 Theory of operation: the record of scope `broker` ends an interval of that broker. A minute is closed when all brokers
 have ended an interval at its end or later. A broker that is far behind the others is absent: minutes close without it,
-and name it. What is recorded of a closed minute afterwards is counted all the same, and marked as late.
+and name it. Later records of a closed minute are counted all the same, and marked as late.
 
 "Behind" compares times of records with those of the other brokers, not with a clock here, so the same records give the
 same answer whenever they are read. The comparison is with the upper median: one broker whose clock is a day ahead
@@ -17,12 +17,56 @@ Where: the driver of the accounting stream calls `advance` for each micro-batch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock.accounting.differences import MINUTE_MS
+from penstock.accounting.differences import COUNTER_MAX, MINUTE_MS, NAME_CHARACTERS_MAX, TIME_MS_MAX, TIME_MS_MIN
+from penstock.accounting.records import RECORD_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+
+# -- which decision records can be used --------------------------------------------------------------------------------
+
+KINDS: Final = frozenset(("begun", "goes-on", "ended", "changed", "refused"))
+_NUMBERS: Final = ("epoch", "sequence", "times", "held_ms")
+_TEXTS: Final = ("broker", "limiter", "reason", "tenant", "namespace", "topic", "resource_group", "client", "unit")
+
+
+def fault_of_decision(row: Mapping[str, Any]) -> str | None:
+    """Return why a decision record cannot be used; None if it can."""
+    if any(row[name] is None for name in (*_NUMBERS, *_TEXTS, "time_ms", "kind", "since_ms", "observed_only")):
+        return "field missing"
+    if row["kind"] not in KINDS:
+        return "unknown kind"
+    if not row["broker"] or not row["limiter"]:
+        return "no name"
+    if max(len(row[name]) for name in _TEXTS) > NAME_CHARACTERS_MAX:
+        return "name too long"
+    if not all(0 <= row[name] < COUNTER_MAX for name in _NUMBERS):
+        return "impossible counter"
+    # Steps of a rate are no episodes, and have no beginning.
+    began = row["since_ms"] == 0 or TIME_MS_MIN <= row["since_ms"] < TIME_MS_MAX
+    return None if began and TIME_MS_MIN <= row["time_ms"] < TIME_MS_MAX else "impossible time"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Names the version of records that cannot be used.
+#
+# Why: fields are only ever added, so records of newer brokers are read, without what is new. But a newer broker may
+# also say something in a known field that has no meaning here, such as another scope. A reader of such records
+# refused is to see that this program is too old, and not that records are forged.
+
+# Reasons are rows of a table: a forger of records chooses among so many versions at most.
+VERSION_MAX: Final = 100
+
+
+def with_version(fault: str, version: int | None) -> str:
+    """Return why a record was refused, with its version if that is newer than ours."""
+    if version is None or version <= RECORD_VERSION:
+        return fault
+    return f"{fault}, version {version if version <= VERSION_MAX else 'impossible'}"
+
 
 ABSENT_AFTER_MS: Final = 10 * MINUTE_MS
 # Brokers that are remembered; those that were heard least recently are forgotten beyond that.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From counters that only grow to what was used in each minute.
 
-Why so: a record says what was used since counting began. What was used since the record before is the difference, so a
+Why so: a record says what was used since counting began. The use since the record before is the difference, so a
 record that is lost, refused or read twice changes in which minute something is, and never how much it is in all.
 
 Where: `penstock.spark.accounting` applies this to the usage records of a micro-batch, in Spark's executors.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MINUTE_MS: Final = 60_000
-# A broker reads its counters a moment after the minute has ended. What is this close is of the minute before.
+# A broker reads its counters a moment after the minute has ended. A reading this close is of the minute before.
 CLOSE_MS: Final = 5_000
 # Shorter intervals are taken as they are.
 LONG_MS: Final = 30_000
@@ -51,7 +51,7 @@ BETWEEN: Final = "\0"
 
 
 class Reading(NamedTuple):
-    """What accounting needs of a usage record. `name`: see `name_of`."""
+    """The part of a usage record that accounting needs. `name`: see `name_of`."""
 
     broker: str
     epoch: int
@@ -65,7 +65,7 @@ class Reading(NamedTuple):
 
 
 class Increase(NamedTuple):
-    """What was used in a minute, by one record."""
+    """Usage in one minute, by one record."""
 
     minute_ms: int
     counters: Counters

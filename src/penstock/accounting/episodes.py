@@ -4,10 +4,10 @@
 Why: a connection may be stopped a thousand times a second for an hour. That is one episode, and its numbers say how
 often and for how long.
 
-An episode belongs to a limiter and to whoever it slows. It ends when nothing was seen for QUIET_NS. Refusals are
-counted in the same way; since they do not last, the records are called `refused`.
+An episode belongs to a limiter and to the client, topic or group that it slows. It ends when nothing was seen for
+QUIET_NS. Refusals are counted in the same way; since they do not last, the records are called `refused`.
 
-Where: `broker.records.decisions` looks at the counters of limiters once a second, and passes on what has changed.
+Where: `records.decisions` looks at the counters of limiters once a second, and passes on what has changed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ NS_PER_MS: Final = 1_000_000
 # Nothing seen for so long ends an episode. Limiters of rates work in seconds.
 QUIET_NS: Final = 5 * NS_PER_S
 GOES_ON_NS: Final = 60 * NS_PER_S
-# Episodes at a time, of about 0.7 KiB; what begins beyond that is only counted.
+# Episodes at a time, of about 0.7 KiB; episodes beyond that are only counted.
 EPISODES_MAX: Final = 2_000
 
 
 class Slowed(NamedTuple):
-    """A limiter, and whom it slows: the fields of a decision record of these names."""
+    """A limiter, and the client, topic or group that it slows: fields of a decision record."""
 
     limiter: str
     reason: str = ""

@@ -13,13 +13,89 @@ Where: `penstock.broker.records` writes them to `core.system_topics.USAGE_TOPIC`
 from __future__ import annotations
 
 import json
+import struct
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
-from penstock.accounting.avro import DEFAULTS, ENCODERS, TYPES
-
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
+
+    Encode = Callable[[Any], bytes]
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Encodes records in Avro's binary format.
+#
+# Why not a library: records are flat and of six types, and the broker needs no Avro otherwise. Tests read with
+# fastavro. Where: `records` makes an encoder of each record's fields.
+
+_DOUBLE: Final = struct.Struct("<d")
+_NULL: Final = b"\x00"  # branch 0 of a union
+_VALUE: Final = b"\x02"  # branch 1
+
+
+def encode_long(value: int) -> bytes:
+    """Encode a signed number of 64 bits: zigzag, then 7 bits per byte, the lowest first."""
+    left = (value << 1) ^ (value >> 63)
+    if left < 0x80:
+        return left.to_bytes(1, "big")
+    encoded = bytearray()
+    while left >= 0x80:
+        encoded.append(left & 0x7F | 0x80)
+        left >>= 7
+    encoded.append(left)
+    return bytes(encoded)
+
+
+def encode_string(value: str) -> bytes:
+    encoded = value.encode()
+    return encode_long(len(encoded)) + encoded
+
+
+def _encode_strings(values: Sequence[str]) -> bytes:
+    """Encode an array of strings."""
+    if not values:
+        return _NULL
+    return encode_long(len(values)) + b"".join(map(encode_string, values)) + _NULL
+
+
+def _encode_boolean(value: object) -> bytes:
+    return b"\x01" if value else b"\x00"
+
+
+def _optional(encode: Encode) -> Encode:
+    return lambda value: _NULL if value is None else _VALUE + encode(value)
+
+
+# By the name of a field's type in `records`.
+ENCODERS: Final[Mapping[str, Encode]] = {
+    "long": encode_long,
+    "string": encode_string,
+    "boolean": _encode_boolean,
+    "strings": _encode_strings,
+    "long?": _optional(encode_long),
+    "double?": _optional(_DOUBLE.pack),
+}
+
+# The same types in a schema.
+TYPES: Final[Mapping[str, Any]] = {
+    "long": "long",
+    "string": "string",
+    "boolean": "boolean",
+    "strings": {"type": "array", "items": "string"},
+    "long?": ["null", "long"],
+    "double?": ["null", "double"],
+}
+
+# Defaults by which a reader with this schema reads records that lack the field.
+DEFAULTS: Final[Mapping[str, Any]] = {
+    "long": 0,
+    "string": "",
+    "boolean": False,
+    "strings": [],
+    "long?": None,
+    "double?": None,
+}
+
 
 R = TypeVar("R", "UsageRecord", "DecisionRecord")
 
@@ -28,7 +104,7 @@ RECORD_VERSION: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class FieldMeaning:
-    """What the documentation says of a field: its type, unit and meaning."""
+    """Documentation of a field: its type, unit and meaning."""
 
     type: str
     unit: str
@@ -42,10 +118,10 @@ def _field(kind: str, unit: str, text: str, *, default: object = ...) -> Any:  #
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageRecord:
-    """What one topic, one resource group or one broker has used, by one broker's counters.
+    """Usage of one topic, one resource group or one broker, by one broker's counters.
 
     Counters only grow. They count from `counters_since_ms` on; a record with the same broker, scope, name (topic or
-    resource group) and `counters_since_ms` as an earlier one goes on from its values. What was used between two such
+    resource group) and `counters_since_ms` as an earlier one goes on from its values. The use between two such
     records is their difference; before the first one, its values are. So a lost record costs resolution, and nothing
     else.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a topic, a group, a broker or a proxy has done. Where: all that count usage."""
+"""Counters of a topic, a group, a broker or a proxy. Where: all that count usage."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Totals(NamedTuple):
-    """What a topic has done.
+    """Messages and bytes of a topic.
 
     Attributes:
         messages_in: messages of entries, so that each chunk counts as one.
@@ -37,7 +37,7 @@ NOTHING = Totals()
 
 
 class Seen(NamedTuple):
-    """What has been added to the usage of its principal, of a producer or consumer.
+    """The part of a producer's or consumer's counts that is in the usage of its principal.
 
     Attributes:
         until_ms: until when it was connected, ms since 1970; 0: nothing was added yet.

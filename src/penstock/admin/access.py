@@ -26,10 +26,9 @@ from starlette.exceptions import HTTPException
 from penstock.admin.credentials import ORIGINAL_HEADER, credentials_of
 from penstock.admin.gateway import FROM_PEER
 from penstock.broker.access import Access, AccessControl, Action
-from penstock.core.caller import CALLER, HEADER, Caller, decode_asker
+from penstock.core.caller import CALLER, HEADER, Caller, check_passed_role, decode_asker
 from penstock.core.errors import AuthenticationFailed, AuthorizationFailed, PenstockError
 from penstock.core.names import NamespaceName, TopicName
-from penstock.core.passed_role import check_passed_role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The routes of the admin port, and the format of its errors: `{"reason": "…"}`, as Pulsar's admin clients expect.
 
-Why apart from `server`: importing FastAPI takes half a second and 20 MiB, which a broker whose admin port is not used
-should not spend. Where: `http_server` serves what `build` returns. A group of routes is a function that takes the
-gateway and returns a router.
+Why apart from `probes`: FastAPI and these routes take a second and 25 MiB, which a broker that is only probed and
+scraped should not spend. Where: `probes` makes them for the first request that needs them. A group of routes is a
+function that takes the gateway and returns a router.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 
 from penstock import __version__
+from penstock.admin import probes
 from penstock.admin.access import Needs, check_before_body
 from penstock.admin.gateway import FROM_PEER
-from penstock.admin.http_memory import RETRY_AFTER_S
-from penstock.admin.http_responses import PROMETHEUS_TEXT, InPieces
 from penstock.admin.json_rules import check_body
 from penstock.admin.middleware import RequestMiddleware, allowed_methods
 from penstock.admin.models import Degraded, Failing, Front, Healthy, Status
 from penstock.admin.passing_on import PassingOn
+from penstock.admin.probes import our_fault, penstock_error
 from penstock.admin.routes import GROUPS
 from penstock.admin.routing import documented
 from penstock.core.errors import PartitionsElsewhere, PenstockError, ServedElsewhere, ServiceNotReady
@@ -78,12 +78,12 @@ def build(
     for group in GROUPS:
         app.include_router(group(gateway, needs))
     app.add_middleware(RequestMiddleware, before_body=check_before_body, memory=memory, requests_max=requests_max)
-    app.add_exception_handler(PenstockError, _penstock_error)
+    app.add_exception_handler(PenstockError, penstock_error)
     if peers is not None:
-        app.add_exception_handler(ServiceNotReady, partial(_pass_on, PassingOn(peers)))
+        app.add_exception_handler(ServiceNotReady, partial(_pass_on, PassingOn(peers, gateway)))
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _bad_request)
-    app.add_exception_handler(Exception, _our_fault)
+    app.add_exception_handler(Exception, our_fault)
     return app
 
 
@@ -101,23 +101,16 @@ def _observing(gateway: Gateway, needs: Needs) -> APIRouter:
         return Front(version=__version__, status=_status(ok=health.ok, degraded=bool(health.problems)))
 
     @router.get("/metrics", response_class=PlainTextResponse)
-    async def metrics() -> InPieces:
+    async def metrics() -> Response:
         """Return all metrics in Prometheus' text format."""
-        return InPieces(await gateway.metrics(), PROMETHEUS_TEXT)
+        return await probes.metrics(gateway)
 
     @router.get(
         "/healthz", response_model=Healthy | Degraded, responses={HTTPStatus.SERVICE_UNAVAILABLE: {"model": Failing}}
     )
-    async def healthz() -> JSONResponse:
+    async def healthz() -> Response:
         """Return 200 while the broker can work, and the damaged parts of its log; otherwise 503 and the reason."""
-        try:
-            health = await gateway.health()
-        except PenstockError as error:
-            return _failing(str(error))
-        if not health.ok:
-            return _failing(health.reason)
-        healthy = Degraded(problems=list(health.problems)) if health.problems else Healthy()
-        return JSONResponse(healthy.model_dump())
+        return await probes.healthz(gateway)
 
     return router
 
@@ -126,10 +119,6 @@ def _status(*, ok: bool, degraded: bool) -> Status:
     if not ok:
         return "failing"
     return "degraded" if degraded else "ok"
-
-
-def _failing(reason: str) -> JSONResponse:
-    return JSONResponse(Failing(reason=reason).model_dump(), HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 async def _pass_on(passing_on: PassingOn, request: Request, error: Exception) -> Response:
@@ -141,15 +130,8 @@ async def _pass_on(passing_on: PassingOn, request: Request, error: Exception) ->
             if isinstance(error, PartitionsElsewhere):
                 return await passing_on.to_partitions(request, error)
     except ServiceNotReady as failure:
-        return await _penstock_error(request, failure)
-    return await _penstock_error(request, error)
-
-
-async def _penstock_error(_request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, PenstockError)
-    again = error.http_status in {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
-    headers = {"retry-after": str(RETRY_AFTER_S)} if again else None
-    return JSONResponse({"reason": str(error)}, error.http_status, headers)
+        return await penstock_error(request, failure)
+    return await penstock_error(request, error)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -166,8 +148,3 @@ async def _bad_request(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
     return JSONResponse({"reason": "; ".join(faults)}, HTTPStatus.BAD_REQUEST)
-
-
-async def _our_fault(_request: Request, _error: Exception) -> JSONResponse:
-    """Send a general message: the error itself goes to the log, not to the caller."""
-    return JSONResponse({"reason": "internal error; see the broker's log"}, HTTPStatus.INTERNAL_SERVER_ERROR)

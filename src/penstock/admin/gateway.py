@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, overload
 
-from penstock.core.deadline import DEADLINE_S, inner_s
+from penstock.core.clock import DEADLINE_S, inner_s
 from penstock.core.errors import ServiceNotReady
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ ANSWER_S: Final = 5.0
 
 
 class Gateway(Protocol):
-    """What the routes can ask. All raise ServiceNotReady when the broker does not answer."""
+    """Questions of routes to the broker. All raise ServiceNotReady when the broker does not answer."""
 
     async def ask(self, question: Callable[[Administration], Coroutine[Any, Any, T]]) -> T:
         """Run `question` on the broker's loop and return its answer; whatever it raises is raised here.

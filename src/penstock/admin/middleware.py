@@ -34,8 +34,8 @@ from penstock.admin.gateway import FROM_PEER
 from penstock.admin.http_memory import BODY_FACTOR, CHARGE, RETRY_AFTER_S, VALUE_BYTES, HttpMemory
 from penstock.admin.passing_on import BODY
 from penstock.core.caller import CALLER, NOBODY
-from penstock.core.deadline import DEADLINE_S, granted_s
-from penstock.core.deadline import HEADER as WITHIN_HEADER
+from penstock.core.clock import DEADLINE_S, granted_s
+from penstock.core.clock import HEADER as WITHIN_HEADER
 from penstock.core.errors import ServiceNotReady
 from penstock.core.units import KIB, MIB
 
@@ -151,7 +151,7 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        scope = {**scope, "path": _path(scope), "headers": _headers(scope["headers"])}
+        scope = {**scope, "path": normal_path(scope), "headers": _headers(scope["headers"])}
         if scope["method"] == "HEAD":
             scope["method"] = "GET"  # The server does not send the body.
         # An administrator's request that waits for another broker must not keep that broker's own out.
@@ -321,7 +321,8 @@ def _too_large(size: int, limit: int) -> str:
     return f"the body has {size} bytes or more, and may have {limit}"
 
 
-def _path(scope: Scope) -> str:
+def normal_path(scope: Scope) -> str:
+    """Return the path as it was sent, without a slash at its end."""
     raw = scope.get("raw_path")
     path = raw.decode("ascii", "replace") if raw else quote(scope["path"])
     return path.rstrip("/") or "/"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the admin port takes and gives, as JSON: names and types as Pulsar's admin clients spell them.
+"""Requests and answers of the admin port, as JSON: names and types as Pulsar's admin clients spell them.
 
 Where: routes name these models; `/openapi.json` shows them. Members that nobody here knows are ignored on the way in.
 Policies are in `models_policies`, statistics in `models_stats`.
@@ -45,7 +45,7 @@ class Model(BaseModel):
     model_config = ConfigDict(extra="ignore", populate_by_name=True)
 
     def given(self) -> dict[str, object]:
-        """What was said, under its JSON names."""
+        """Return members that were given, under their JSON names."""
         return self.model_dump(by_alias=True, exclude_none=True)
 
 
@@ -79,7 +79,7 @@ Status: TypeAlias = Literal["ok", "degraded", "failing"]
 
 
 class Front(BaseModel):
-    """What answers at the root of the admin port: which program, in which state, and its pages."""
+    """The root of the admin port: which program, in which state, and its pages."""
 
     name: Literal["penstock"] = "penstock"
     version: str
@@ -110,7 +110,7 @@ class ClusterData(Model):
 
 
 class TenantInfo(Model):
-    """Who administers a tenant, and where its namespaces may live."""
+    """A tenant: its administrators, and the clusters where its namespaces may live."""
 
     admin_roles: list[str] | None = Field(None, alias="adminRoles")
     allowed_clusters: list[str] | None = Field(None, alias="allowedClusters")
@@ -133,7 +133,7 @@ class Finding(Model):
 
 
 class Explanation(Model):
-    """What slows something; nothing, if there are no findings."""
+    """Findings about things that slow something; without findings nothing does."""
 
     of: str
     slowed: bool
@@ -149,7 +149,7 @@ def _rate(name: str, *others: str) -> Any:  # noqa: ANN401 - as `Field`
 
 
 class ResourceGroup(Model):
-    """What the namespaces and tenants of a group may publish and receive together, per second; -1: no limit."""
+    """Limits of publishing and receiving of all namespaces and tenants of a group, per second; -1: no limit."""
 
     publish_messages: Int | None = _rate("publishRateInMsgs", "publishRateInmsgs")
     publish_bytes: Long | None = _rate("publishRateInBytes", "PublishRateInbytes")
@@ -158,7 +158,7 @@ class ResourceGroup(Model):
 
 
 class ObservedClass(Model):
-    """What one broker's share of an observed quota would have done, since it is observed.
+    """Effect of one broker's share of an observed quota, if it had been in force, since it is observed.
 
     `limitedMs`: for how long something would have waited; `limitedInForceMs`: for how long something did, for the
     quota in force. Shares per second; -1: no limit.
@@ -174,7 +174,7 @@ class ObservedClass(Model):
 
 
 class ObservedQuota(Model):
-    """What an observed quota of a resource group would have done on one broker; null: not observed."""
+    """Effect of an observed quota of a resource group on one broker, if it had been in force; null: not observed."""
 
     publish: ObservedClass | None = None
     dispatch: ObservedClass | None = None
@@ -234,7 +234,7 @@ class PartitionedRequest(Model):
 
 
 class CompactionStatus(Model):
-    """What became of the last compaction of a topic."""
+    """State of the last compaction of a topic."""
 
     status: Literal["NOT_RUN", "RUNNING", "SUCCESS", "ERROR"]
     last_error: str = Field("", alias="lastError")

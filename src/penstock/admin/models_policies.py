@@ -82,7 +82,7 @@ def _title(what: str) -> str:
 
 
 class AuthPolicies(Model):
-    """Who may do what in a namespace."""
+    """Permissions of roles in a namespace."""
 
     namespaces: dict[str, list[AuthAction]] | None = Field(None, alias="namespace_auth")
     topics: dict[str, dict[str, list[AuthAction]]] | None = Field(None, alias="destination_auth")

@@ -19,16 +19,17 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote_plus
 
-from fastapi.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 
 from penstock.core.caller import CALLER
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from fastapi import Request
+    from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
+    from penstock.admin.gateway import Gateway
     from penstock.core.errors import PartitionsElsewhere
     from penstock.net.http_request import Response as PeerResponse
     from penstock.net.peers import Peers
@@ -49,14 +50,17 @@ _OF_SOME: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT})
 class PassingOn:
     """Passes requests on to other brokers."""
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: Peers, gateway: Gateway) -> None:
+        """Args: gateway: the way to the broker that was asked."""
         self._peers = peers
+        self._gateway = gateway
 
     async def whole(self, request: Request, broker: int) -> Response:
         """Return the broker's response to this request. Raises ServiceNotReady."""
         stack = AsyncExitStack()
         try:
             response = await stack.enter_async_context(self._sent(request, broker, _path(request)))
+            await self._catch_up(request)
         except BaseException:
             await stack.aclose()
             raise
@@ -73,11 +77,17 @@ class PassingOn:
                 return response.status, b"".join([piece async for piece in response.body])
 
         answers = await asyncio.gather(*(send(*one) for one in rest.partitions.items()))
+        await self._catch_up(request)
         done = rest.done + sum(status < HTTPStatus.BAD_REQUEST for status, _ in answers)
         for status, body in answers:
             if status >= HTTPStatus.BAD_REQUEST and not (done and status in _OF_SOME):
                 return JSONResponse(json.loads(body), status)
         return Response(status_code=HTTPStatus.NO_CONTENT)
+
+    async def _catch_up(self, request: Request) -> None:
+        """Let the broker that was asked know what others have changed, before it answers that they did."""
+        if request.method not in {"GET", "HEAD"}:
+            await self._gateway.ask(lambda broker: broker.service.catch_up())
 
     def _sent(self, request: Request, broker: int, path: str) -> AbstractAsyncContextManager[PeerResponse]:
         headers = [(name, request.headers[name]) for name in _PASSED_HEADERS if name in request.headers]

@@ -6,6 +6,7 @@ Where: `proxy_app` gives `build` to the `AdminServer`, whose limits hold here to
 
 from __future__ import annotations
 
+import json
 import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -14,34 +15,169 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from penstock.admin.credentials import METHOD_HEADER, ORIGINAL_HEADER, credentials_of
 from penstock.admin.gateway import ANSWER_S, AcrossLoops
-from penstock.admin.http_responses import PROMETHEUS_TEXT, InPieces
 from penstock.admin.middleware import RequestMiddleware
 from penstock.admin.passing_on import Streamed
-from penstock.admin.proxy_guard import OWN_PATHS
-from penstock.admin.proxy_stats_routes import proxy_stats_routes
-from penstock.core.errors import NotFound, PenstockError
+from penstock.admin.probes import PROMETHEUS_TEXT, InPieces
+from penstock.core.errors import AuthenticationFailed, AuthorizationFailed, NotFound, PenstockError, PreconditionFailed
 from penstock.core.names import NamespaceName, TopicName
 from penstock.net.http_request import NoResponse
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
     from pathlib import Path
+    from typing import Any
 
-    from starlette.requests import Request
-    from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from penstock.admin.http_memory import HttpMemory
-    from penstock.admin.proxy_guard import ProxyGuard
-    from penstock.proxy.admin_requests import AdminRequests
-    from penstock.proxy.proxy_stats import ProxyStats
+    from penstock.proxy.client_identity import Authentication
+    from penstock.proxy.cluster_admin import AdminRequests
+    from penstock.proxy.proxy_stats import Page, ProxyStats
     from penstock.proxy.snapshot import ProxySnapshot, ProxySnapshots
     from penstock.proxy.why import Why
+
+    Read = Callable[[int], Coroutine[Any, Any, Page]]
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Authentication of requests to a proxy's admin port, and what the cluster is told about their callers.
+#
+# Why around the whole application: a route that is added later is guarded, too; only the paths of `open_paths` are not.
+# As in Pulsar's proxy, a request to the cluster carries the proxy's credentials, and the caller's role in X-Original-
+# Principal; what the caller itself writes there is dropped. Where: `proxy_api` wraps its application in it if the proxy
+# authenticates its clients.
+
+
+# The key of the caller's role in the scope of a request.
+_ROLE: Final = "penstock.role"
+# Headers by which callers say who they are.
+_OF_CALLERS: Final = frozenset({"authorization", METHOD_HEADER, ORIGINAL_HEADER})
+_ALWAYS_OPEN: Final = frozenset({"/healthz", "/status.html"})
+_METRICS: Final = "/metrics"
+# Paths of the cluster, whose brokers decide what a role may do there.
+_OF_CLUSTER: Final = ("/admin/", "/lookup/")
+# Among them are paths of the proxy itself, which `penstock why` asks.
+OWN_PATHS: Final = "/admin/v3/why/"
+
+
+class ProxyGuard:
+    """Lets authenticated requests through."""
+
+    def __init__(
+        self, authentication: Authentication, *, metrics_open: bool, superusers: frozenset[str] | None
+    ) -> None:
+        """Args: superusers: who may read what the proxy tells of itself, but for metrics; None: every role."""
+        self._authentication = authentication
+        self._open = _ALWAYS_OPEN | {_METRICS} if metrics_open else _ALWAYS_OPEN
+        self._superusers = superusers
+
+    def around(self, app: ASGIApp) -> ASGIApp:
+        """Return the application behind this guard."""
+
+        async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "http" and scope["path"] not in self._open:
+                try:
+                    scope[_ROLE] = await self._role(Request(scope))
+                except PenstockError as error:
+                    await JSONResponse({"reason": str(error)}, error.http_status, _asked(error))(scope, receive, send)
+                    return
+            await app(scope, receive, send)
+
+        return guarded
+
+    def to_cluster(self, request: Request, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Return the headers of a request that is sent on."""
+        kept = [(name, value) for name, value in headers if name not in _OF_CALLERS]
+        return [*kept, *self._authentication.own.http_headers(), (ORIGINAL_HEADER, request.scope[_ROLE])]
+
+    async def _role(self, request: Request) -> str:
+        """Return the caller's role. Raises AuthenticationFailed, AuthorizationFailed."""
+        authentication = self._authentication
+        try:
+            role = (await authentication.client(credentials_of(request))).role
+        except AuthenticationFailed as error:
+            client = f"{request.client.host}:{request.client.port}" if request.client is not None else "unknown"
+            log.warning("request of %s is refused: %s", client, error)
+            raise AuthenticationFailed(
+                f"Authentication required: send valid credentials for {' or '.join(sorted(authentication.methods))}; "
+                f"the proxy's log says what was wrong"
+            ) from error
+        path = request.scope["path"]
+        theirs = path == _METRICS or (path.startswith(_OF_CLUSTER) and not path.startswith(OWN_PATHS))
+        if not theirs and self._superusers is not None and role not in self._superusers:
+            raise AuthorizationFailed(f"role {role!r} is not among superUserRoles of this proxy")
+        return role
+
+
+def _asked(error: PenstockError) -> dict[str, str] | None:
+    return {"www-authenticate": "Bearer"} if error.http_status == HTTPStatus.UNAUTHORIZED else None
+
+
+# -- `/proxy-stats`, as Apache Pulsar's proxy has it, for its superusers if it authorizes ------------------------------
+
+
+def proxy_stats_routes(stats: ProxyStats, across: AcrossLoops) -> list[Route]:
+    """Return the routes; `across` reaches the proxy's loop."""
+
+    async def first(read: Read) -> Page:
+        return await across.answer(read(-1), ANSWER_S)
+
+    async def pages(page: Page, read: Read) -> AsyncIterator[Page]:
+        yield page
+        while page.after is not None:
+            page = await across.answer(read(page.after), ANSWER_S)
+            yield page
+
+    # The first page is read before the response begins, so that its errors are answered.
+    async def connections(_request: Request) -> Response:
+        read = stats.connections
+        return StreamingResponse(_json_list(pages(await first(read), read)), media_type="application/json")
+
+    async def topics(_request: Request) -> Response:
+        read = stats.topics
+        return StreamingResponse(_json_object(pages(await first(read), read)), media_type="application/json")
+
+    async def level(_request: Request) -> Response:
+        return JSONResponse(await across.answer(stats.get_level(), ANSWER_S))
+
+    async def set_level(request: Request) -> Response:
+        text = request.path_params["level"]
+        if not (text.isascii() and text.isdigit()):
+            raise PreconditionFailed(f"Proxy log level can be only in range [0-2], not {text[:20]!r}")
+        await across.answer(stats.set_level(int(text[:4])), ANSWER_S)
+        return Response(status_code=204)
+
+    return [
+        Route("/proxy-stats/connections", connections),
+        Route("/proxy-stats/topics", topics),
+        Route("/proxy-stats/logging", level),
+        Route("/proxy-stats/logging/{level}", set_level, methods=["POST"]),
+    ]
+
+
+async def _json_list(pages: AsyncIterator[Page]) -> AsyncIterator[str]:
+    mark = "["
+    async for page in pages:
+        if page.rows:
+            yield mark + ",".join(map(json.dumps, page.rows.values()))
+            mark = ","
+    yield "]" if mark == "," else "[]"
+
+
+async def _json_object(pages: AsyncIterator[Page]) -> AsyncIterator[str]:
+    mark = "{"
+    async for page in pages:
+        if page.rows:
+            yield mark + ",".join(f"{json.dumps(name)}:{json.dumps(row)}" for name, row in page.rows.items())
+            mark = ","
+    yield "}" if mark == "," else "{}"
+
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +191,7 @@ _METHODS: Final = ["GET", "PUT", "POST", "DELETE", "PATCH", "OPTIONS"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
-    """What the proxy tells of itself.
+    """State of the proxy, for its admin port.
 
     Attributes:
         snapshots: for metrics.

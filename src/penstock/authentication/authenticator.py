@@ -11,13 +11,42 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from penstock.core.errors import ConfigurationError, PenstockError
+from penstock.authentication.credentials import Credentials, Identity
+from penstock.core.errors import AuthenticationFailed, ConfigurationError, PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
-    from penstock.authentication.credentials import Provider
-    from penstock.authentication.options import ProviderOptions
+    from penstock.authentication.credentials import Provider, ProviderOptions
+
+
+# -- the provider `tls`: the role is the common name of the client's TLS certificate -----------------------------------
+
+
+class CertificateProvider:
+    """The role is the certificate's common name."""
+
+    slow = False
+
+    def identify(self, credentials: Credentials, now_ms: int) -> Identity:  # noqa: ARG002 - TLS saw to the dates
+        if not credentials.certificate:
+            raise AuthenticationFailed("the client showed no certificate that tlsTrustCertsFilePath vouches for")
+        role = _common_name(credentials.certificate)
+        if not role:
+            raise AuthenticationFailed("the client's certificate has no common name")
+        return Identity(role)
+
+
+def _common_name(certificate: Mapping[str, Any]) -> str | None:
+    """The last common name, which is the most specific one."""
+    found = None
+    for parts in certificate.get("subject", ()):
+        for name, value in parts:
+            if name == "commonName":
+                found = value
+    return found
+
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +90,5 @@ def _providers(options: ProviderOptions) -> Mapping[str, Provider]:
             f"pip install 'penstock[auth]'"
         ) from error
     if "tls" in options.methods:
-        from penstock.authentication.certificates import CertificateProvider  # noqa: PLC0415
-
         providers["tls"] = CertificateProvider()
     return providers

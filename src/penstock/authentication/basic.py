@@ -21,7 +21,7 @@ from penstock.authentication.credentials import Credentials, Identity
 from penstock.core.errors import AuthenticationFailed, ConfigurationError
 
 if TYPE_CHECKING:
-    from penstock.authentication.options import ProviderOptions
+    from penstock.authentication.credentials import ProviderOptions
 
 # Formats of htpasswd, and crypt, which Pulsar accepts too. Clear-text passwords are not accepted.
 _HASHES: Final = CryptContext(["bcrypt", "sha256_crypt", "sha512_crypt", "apr_md5_crypt", "des_crypt", "ldap_sha1"])

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Credentials of a client, and the identity that they prove.
-
-Where: sessions and the admin API make `Credentials`; a `Provider` turns them into an `Identity`, or raises
-AuthenticationFailed with a reason for the log, which never contains any part of the credentials.
-"""
+"""Credentials of a client, the identity that they prove, and what providers of authentication are made of."""
 
 from __future__ import annotations
 
@@ -14,6 +10,25 @@ from penstock.core.errors import AuthenticationFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderOptions:
+    """The enabled providers, and the sources of their keys and users."""
+
+    methods: frozenset[str] = frozenset()  # of "token", "tls", "basic"
+    token_secret_key: str | None = None
+    token_public_key: str | None = None
+    token_public_alg: str = "RS256"  # noqa: S105 - a name
+    token_auth_claim: str = "sub"  # noqa: S105 - a name
+    token_audience_claim: str | None = None
+    token_audience: str | None = None
+    token_clock_skew_s: int = 0
+    basic_users: str | None = None
+
+    def __repr__(self) -> str:
+        """Without keys, because objects appear in messages."""
+        return f"ProviderOptions(methods={sorted(self.methods)})"
 
 
 class CredentialsExpired(AuthenticationFailed):

@@ -19,7 +19,7 @@ from penstock.core.errors import AuthenticationFailed, ConfigurationError
 from penstock.core.units import KIB
 
 if TYPE_CHECKING:
-    from penstock.authentication.options import ProviderOptions
+    from penstock.authentication.credentials import ProviderOptions
 
 # Much longer than any role, and short enough for an HTTP header.
 TOKEN_BYTES_MAX: Final = 16 * KIB

@@ -4,7 +4,7 @@
 Where: app builds it over the log, the catalog and the request memory; listeners pass connections to it.
 
 Guarantees: a topic, subscription or acknowledgement that was answered is stored; moved cursors are stored in less than
-a second (`cursor_saves`); if the disk fails, publishers get errors and `/healthz` reports it, while consumers continue.
+a second (`CursorSaves`); if the disk fails, publishers get errors and `/healthz` reports it, while consumers continue.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from penstock.broker.access import OPEN, AccessControl
 from penstock.broker.changes import Changes
-from penstock.broker.commands.revocation import Revocation
-from penstock.broker.commands.sessions import Sessions
+from penstock.broker.commands.sessions import Revocation, Sessions
 from penstock.broker.configuration import Configuration, NoKeys
 from penstock.broker.elsewhere import Elsewhere
 from penstock.broker.followed import Followed
@@ -33,29 +32,25 @@ from penstock.broker.policies.policies import PolicyService
 from penstock.broker.policies.quotas import Quotas
 from penstock.broker.policies.retention import Retention
 from penstock.broker.publishing.deduplication import Deduplication
-from penstock.broker.publishing.groups import Groups
 from penstock.broker.publishing.publish import PublishServices
 from penstock.broker.publishing.rates import Rates
+from penstock.broker.publishing.resource_groups import Groups
 from penstock.broker.records.recorder import Recorder, RecorderParts
 from penstock.broker.renewals import STALLED_NS, Renewals
 from penstock.broker.schemas.schema_registry import SchemaRegistry
 from penstock.broker.stats.message_rates import MessageRates
-from penstock.broker.subscriptions.cursor_saves import CursorSaves
-from penstock.broker.subscriptions.long_keys import LongKeys
-from penstock.broker.subscriptions.memory_waits import MemoryWaits
-from penstock.broker.subscriptions.ports import DispatchServices
+from penstock.broker.subscriptions.acknowledging import CursorSaves
+from penstock.broker.subscriptions.consumer import DispatchServices
+from penstock.broker.subscriptions.cursor_memory import MemoryWaits
+from penstock.broker.subscriptions.key_shared import LongKeys
 from penstock.broker.subscriptions.tail import TailCache
 from penstock.broker.topics.compaction import Compactor
 from penstock.broker.topics.concurrency_limit import ConcurrencyLimit
-from penstock.broker.topics.delayed_indexes import DelayedIndexes
+from penstock.broker.topics.delayed import DelayedIndexes
 from penstock.broker.topics.deleting import Deleting
-from penstock.broker.topics.deletions import Deletions
-from penstock.broker.topics.detaching import disconnect_producers
-from penstock.broker.topics.directory import TopicDirectory
+from penstock.broker.topics.directory import TopicDirectory, TopicIndex, TopicLoader
 from penstock.broker.topics.inactive import InactiveTopics
-from penstock.broker.topics.ledgers import drop_unknown_ledgers, name_missing
-from penstock.broker.topics.loader import TopicLoader
-from penstock.broker.topics.namespace_resources import NamespaceResources
+from penstock.broker.topics.namespaces import NamespaceResources, drop_unknown_ledgers, name_missing
 from penstock.broker.topics.non_persistent import NonPersistentTopics
 from penstock.broker.topics.partitioned import PartitionedTopics
 from penstock.broker.topics.partitions import Partitions
@@ -64,23 +59,23 @@ from penstock.broker.topics.restoring import Restoring
 from penstock.broker.topics.shared_listings import SharedListings
 from penstock.broker.topics.subscription_store import SubscriptionStore
 from penstock.broker.topics.topic import Topic, TopicServices
-from penstock.broker.topics.topic_index import TopicIndex
-from penstock.broker.topics.topic_life import TopicLife
+from penstock.broker.topics.topic_life import Deletions, TopicLife, disconnect_producers
 from penstock.broker.topics.topic_states import TopicStates
 from penstock.broker.topics.unfinished import Unfinished
 from penstock.broker.transactions.coordinator import Coordinator
 from penstock.core.broker_states import BrokerState
+from penstock.core.durations import DurationsByName
 from penstock.core.errors import MetadataFailed, NoRoom, ServiceNotReady, StorageReadOnly
 from penstock.core.membership import alone
 from penstock.core.service_urls import Addresses
-from penstock.governance.command_memory import CommandMemory
 from penstock.governance.delayed_memory import DelayedMemory
 from penstock.governance.holds import Hold, HoldKind
-from penstock.groups.held_memory import HeldMemory
+from penstock.governance.memory_pool import CommandMemory
+from penstock.groups.held_sends import HeldMemory
+from penstock.net.listing_memory import TopicListMemoryLimiter
 from penstock.net.loop_turns import LoopTurns
-from penstock.net.topic_list_limiter import TopicListMemoryLimiter
 from penstock.stats.disk_space import DiskSpace
-from penstock.stats.process_memory import MemorySensor, give_back
+from penstock.stats.process import MemorySensor, give_back
 
 if TYPE_CHECKING:
     import asyncio
@@ -90,8 +85,7 @@ if TYPE_CHECKING:
     from penstock.broker.access import Access
     from penstock.broker.configuration import Keys
     from penstock.broker.elsewhere import Requests
-    from penstock.broker.limits import BrokerLimits
-    from penstock.broker.limits_in_force import LimitsInForce
+    from penstock.broker.limits import BrokerLimits, LimitsInForce
     from penstock.broker.publishing.ports import PublishedTopic
     from penstock.broker.publishing.quota_sharing import QuotaSharing
     from penstock.broker.records.usage_counts import CountedTopic
@@ -190,11 +184,12 @@ class Broker:
         self.addresses = addresses or Addresses()
         self.membership = membership or alone()
         self.registry = registry
-        self.elsewhere = Elsewhere(self.membership, peers)
+        self.elsewhere = Elsewhere(self.membership, peers, partial(self.changes.stored, catalog.catch_up))
         self._apply_elsewhere = apply_elsewhere
         self.configuration = Configuration(catalog, self.changes, keys or NoKeys(limits.now), self._put_in_force)
         self.shut_down = shut_down
         self.loop_turns = loop_turns or LoopTurns()
+        self.publish_times = DurationsByName()
         self.stopping = False
         self.started_at_ms = clock.wall_ms()
         # Generates producer names that are unique in the cluster.
@@ -341,6 +336,7 @@ class Broker:
             # The coordinator is made later.
             refused_in_transaction=lambda *about: self.transactions.refusal(*about),  # noqa: PLW0108
             sent_in_transaction=lambda *about: self.transactions.sent(*about),  # noqa: PLW0108
+            turn=self.loop_turns,
         )
         self.long_keys = LongKeys(loop)
         self.memory_waits = MemoryWaits(loop)
@@ -386,6 +382,7 @@ class Broker:
             tail_cache=self.tail_cache,
             dispatch=self.dispatch_services,
             policies_of=self.policies.of_topic,
+            publish_times=self.publish_times,
             reports_topic=limits.now.resource_usage_publish_topic_name,
             message_bytes_max=limits.now.message_bytes_max,
         )
@@ -548,8 +545,7 @@ class Broker:
 
     def _throttling(self) -> AdaptiveThrottling[PublishedTopic]:
         # Off by default: then none of it is loaded.
-        from penstock.broker.publishing.backlog_sizes import BacklogSizes  # noqa: PLC0415
-        from penstock.broker.publishing.disk_delay import DiskDelay  # noqa: PLC0415
+        from penstock.broker.publishing.backlog_sizes import BacklogSizes, DiskDelay  # noqa: PLC0415
         from penstock.groups.adaptive_throttling import AdaptiveThrottling  # noqa: PLC0415
 
         throttling = AdaptiveThrottling(
@@ -570,7 +566,7 @@ class Broker:
     # -- callbacks between parts --------------------------------------------------------------------------------------
 
     def _topic_created(self, record: TopicRecord) -> None:
-        """This broker has stored a new topic, perhaps for another broker; its own are listed when they are loaded."""
+        """Add a stored topic to the index, if another broker serves it; own topics are listed when they are loaded."""
         self.placement.created(record)
         if record.broker != self.membership.own:
             self.index.add_name(record.name)
@@ -633,12 +629,12 @@ class Broker:
         return Health(ok=True, reason="ok", problems=problems)
 
     def holds_of_all(self) -> Iterator[Hold]:
-        """What refuses or holds everybody."""
+        """Yield the holds of everybody."""
         for kind, reason in self._failures().items():
             yield Hold(kind=kind, what=_FAILS[kind], of=reason, since_ns=self._failed_ns.get(kind))
 
     def _failures(self) -> dict[HoldKind, str]:
-        """What fails on the disk now, and why."""
+        """Return the failures of the disk now, with their reasons."""
         health = self.log.health
         reasons = {
             HoldKind.LOG_READ_ONLY: health.read_only,

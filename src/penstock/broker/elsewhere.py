@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What other brokers of the cluster do for this one: operations on their topics, asked for as administrators do.
+"""Operations on topics of other brokers of the cluster, asked for as administrators do.
 
 Why the admin API: every operation on a topic is one of its requests, so brokers need no second protocol.
 Where: operations on a namespace, a tenant or a partitioned topic do their part here, and ask the others for the rest.
@@ -7,20 +7,24 @@ An operation on one topic of another broker is passed on whole, by the admin por
 
 Each request says who asks. Operations of an administrator ask `on_behalf` of that caller, whom the others authorize
 again. What follows from an operation, such as deleting the partitions of a deleted topic, is the broker's own work.
+
+When another broker has changed something, the change may be on its way to this one. It is waited for, so that who asks
+the same broker again finds what it was told.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote, quote_plus
 
 from penstock.core.caller import CALLER, BrokerItself
-from penstock.core.errors import NotFound, PenstockError, ServiceNotReady
+from penstock.core.errors import MetadataFailed, NotFound, PenstockError, ServiceNotReady
 from penstock.core.membership import alone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Iterable
 
     from penstock.core.caller import Asker
     from penstock.core.membership import Membership
@@ -42,16 +46,28 @@ class Elsewhere:
     """The other brokers. All methods are called on the event loop."""
 
     def __init__(
-        self, membership: Membership, requests: Requests | None, asker: Callable[[], Asker] | None = None
+        self,
+        membership: Membership,
+        requests: Requests | None,
+        catch_up: Callable[[], Awaitable[None]] | None = None,
+        asker: Callable[[], Asker] | None = None,
     ) -> None:
-        """Args: requests: None if nobody may be asked. asker: who asks; None: this broker itself."""
+        """Create the way to the brokers of `membership`.
+
+        Args:
+            membership: this broker and the others.
+            requests: None if nobody may be asked.
+            catch_up: waits until this broker has all metadata that was stored before; None: it always has.
+            asker: who asks; None: this broker itself.
+        """
         self._membership = membership
         self._requests = requests
+        self._catch_up = catch_up
         self._asker = asker or (lambda: BrokerItself(membership.own))
 
     def on_behalf(self) -> Elsewhere:
         """Return the same for operations of administrators: it asks for the caller of the current request."""
-        return Elsewhere(self._membership, self._requests, CALLER.get)
+        return Elsewhere(self._membership, self._requests, self._catch_up, CALLER.get)
 
     async def ask(self, broker: int, method: str, target: str, value: object = None) -> Any:  # noqa: ANN401 - JSON
         """As `Requests.ask`; a broker that is being started answers when it serves, one that is down is not asked."""
@@ -60,7 +76,17 @@ class Elsewhere:
         member = self._membership.members.get(broker)
         if member is not None and not member.allows.lookups:
             raise ServiceNotReady(f"broker {broker} {member.allows.problem}")
-        return await self._requests.ask(broker, method, target, value, by=self._asker())
+        answer = await self._requests.ask(broker, method, target, value, by=self._asker())
+        if method != "GET":
+            await self.catch_up()
+        return answer
+
+    async def catch_up(self) -> None:
+        """Wait until this broker knows what another one has stored. What was done stays done if that takes too long."""
+        if self._catch_up is not None:
+            with suppress(MetadataFailed, TimeoutError):
+                async with asyncio.timeout(PART_S):
+                    await self._catch_up()
 
     def running(self, brokers: Collection[int] | None = None) -> list[int]:
         """Return those of these brokers, or of all, that have topics loaded, whether they answer or not."""
@@ -85,6 +111,11 @@ class Elsewhere:
                 f"it is done, but not for the topics of {', '.join(silent)}, which did not answer: ask again when "
                 f"{'it serves' if len(silent) == 1 else 'they serve'}"
             )
+
+    async def ask_each(self, method: str, target: str) -> list[Any]:
+        """Return the answers of all other brokers. Raises as `ask`: ServiceNotReady if one of them does not serve."""
+        others = sorted(self._membership.members.keys() - {self._membership.own}) if self._requests is not None else []
+        return await asyncio.gather(*(self._ask_serving(number, method, target) for number in others))
 
     async def _ask_serving(self, broker: int, method: str, target: str) -> Any:  # noqa: ANN401 - JSON
         """As `ask`. Raises ServiceNotReady, at once if the broker does not serve."""

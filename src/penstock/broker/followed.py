@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.metadata_memory import SCHEMAS
-from penstock.broker.policies.group_quotas import RESOURCE_GROUP
 from penstock.broker.policies.policies import PARTITIONED
+from penstock.broker.policies.policy_values import RESOURCE_GROUP
 from penstock.broker.topics.non_persistent import NON_PERSISTENT
 from penstock.storage.shared_view import CONFIGURATION, DELETIONS, LEDGER_IDS, NAMESPACES, TENANTS, TOPICS
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from penstock.broker.changes import Changes
-    from penstock.broker.commands.revocation import Revocation
+    from penstock.broker.commands.sessions import Revocation
     from penstock.broker.configuration import Configuration
     from penstock.broker.policies.policies import PolicyService
     from penstock.broker.schemas.schema_registry import SchemaRegistry
+    from penstock.broker.topics.directory import TopicIndex
     from penstock.broker.topics.placement import Placement
-    from penstock.broker.topics.topic_index import TopicIndex
     from penstock.storage.catalog import Catalog
     from penstock.storage.shared_view import Row
 

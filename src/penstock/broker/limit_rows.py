@@ -345,8 +345,8 @@ class SharingLimits:
         seconds(0.1, 3_600),
         1,
         "Interval of usage reports, in seconds; may be a fraction. Large changes are reported earlier. A broker that "
-        "is not heard for three intervals is absent. Pulsar's name `resourceUsageTransportPublishIntervalInSecs` is "
-        "understood, too.",
+        "is not heard for ten intervals counts as if it wanted everything. Pulsar's name "
+        "`resourceUsageTransportPublishIntervalInSecs` is understood, too.",
     )
     resource_usage_complete_report_cycles: int = dynamic(
         "resourceUsageCompleteReportCycles",

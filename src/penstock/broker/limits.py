@@ -27,7 +27,7 @@ from penstock.broker.limit_rows import (
     TransactionLimits,
 )
 from penstock.broker.policies.policy_defaults import PolicyDefaults
-from penstock.net.topic_list_limiter import TopicListLimits
+from penstock.net.listing_memory import TopicListLimits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,3 +71,15 @@ class BrokerLimits(
     # Whether brokerDeleteInactiveTopicsMode was set explicitly: only then inactive topics are deleted with their
     # messages.
     delete_inactive_with_messages: bool = False
+
+
+class LimitsInForce:
+    """Returns the current limits when called; `configuration` replaces them at run time."""
+
+    __slots__ = ("now",)
+
+    def __init__(self, limits: BrokerLimits) -> None:
+        self.now = limits
+
+    def __call__(self) -> BrokerLimits:
+        return self.now

@@ -44,7 +44,7 @@ class Renewals:
         self._membership.renew(self._own_state(), now_ns)
 
     def problems(self, now_ns: int) -> list[str]:
-        """What health says of the brokers of the cluster, and of their supervisor."""
+        """Return problems of the cluster's brokers and of their supervisor, for health."""
         members = sorted(self._membership.members.values(), key=lambda one: one.number)
         problems = [f"broker {one.number} {one.allows.problem}" for one in members if one.allows.problem is not None]
         age_ns = self._membership.age_ns(now_ns)

@@ -12,7 +12,7 @@ import socket
 import sys
 
 from penstock.core.errors import ConfigurationError, PenstockError
-from penstock.processes.handover import EXIT_ORPHANED, end_with_parent, received
+from penstock.processes.supervisor import EXIT_ORPHANED, end_with_parent, received
 
 
 def main() -> int:

@@ -35,7 +35,6 @@ Keys and passwords are shown as ***.
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str) -> None:
     parser = commands.add_parser(
         name,
-        help="print every setting with its value and its source",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

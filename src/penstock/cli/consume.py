@@ -37,7 +37,7 @@ _LAST_S: Final = 30.0
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str) -> None:
-    parser = commands.add_parser(name, help=_TEXTS[name].rstrip("."), description=_TEXTS[name])
+    parser = commands.add_parser(name, description=_TEXTS[name])
     parser.set_defaults(run={"consume": _consume, "tail": _tail, "export": _export}[name])
     parser.add_argument("topic", metavar="TOPIC", help="with all its partitions")
     if name == "consume":

@@ -18,7 +18,7 @@ Tokens are never kept, only the name of a file with one.
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str) -> None:
-    parser = commands.add_parser(name, help="name clusters, and choose one", description=_DESCRIPTION)
+    parser = commands.add_parser(name, description=_DESCRIPTION)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     add = actions.add_parser("add", help="add a context, or replace it; the first one becomes current")
     add.set_defaults(run=_add)

@@ -33,7 +33,6 @@ _EVERY_S: Final = 1.0
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str) -> None:
     parser = commands.add_parser(
         name,
-        help="run a broker that forgets everything at its end",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

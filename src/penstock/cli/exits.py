@@ -14,7 +14,7 @@ from penstock.core.errors import PenstockError
 
 
 class Exit(IntEnum):
-    """What a script may conclude from the end of a command."""
+    """Exit status of a command, for scripts."""
 
     text: str
 

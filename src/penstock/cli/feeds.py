@@ -32,10 +32,10 @@ from penstock.spark.client.message_id import EARLIEST, MessageId, signed
 from penstock.spark.client.producer import Producer, ProducerOptions
 from penstock.spark.client.subscription import Subscription, reading_body
 from penstock.wire import codec
-from penstock.wire.client.addresses import parse_service_url
 from penstock.wire.client.consumer import Consumer
 from penstock.wire.client.events import ConsumerClosed, EndOfTopic
 from penstock.wire.client.events import Message as Entry
+from penstock.wire.client.lookup import parse_service_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -71,14 +71,14 @@ def _property(text: str) -> Test:
 
 
 class Condition(NamedTuple):
-    """What a JSON value must have."""
+    """A condition on a JSON value."""
 
     path: tuple[str | int, ...]
     sign: str
     value: str
 
     def holds(self, message: Message) -> bool:
-        """Whether a message has it."""
+        """Whether a message meets the condition."""
         found = _at(message.value, self.path)
         if found is _NOTHING:
             return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands print: tables for people, JSON and YAML for programs.
+"""Output of commands: tables for people, JSON and YAML for programs.
 
 Where: every command that answers something. A table that does not fit the terminal is shown by $PAGER.
 """

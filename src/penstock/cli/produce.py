@@ -32,8 +32,7 @@ _COMPRESSIONS: Final = {"none": 0, "lz4": 1, "zlib": 2, "zstd": 3, "snappy": 4}
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str) -> None:
     text, run = (_PRODUCE, _produce) if name == "produce" else (_IMPORT, _import)
-    first = "publish messages from arguments or lines" if name == "produce" else "publish the messages of a file"
-    parser = commands.add_parser(name, help=first, description=text)
+    parser = commands.add_parser(name, description=text)
     parser.set_defaults(run=run)
     parser.add_argument("topic", metavar="TOPIC")
     if name == "produce":

@@ -39,7 +39,6 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], n
     """Add `penstock proxy`."""
     parser = commands.add_parser(
         name,
-        help="run a proxy before a Pulsar cluster",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

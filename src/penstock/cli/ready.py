@@ -34,7 +34,7 @@ _HEALTH: Final = ("/healthz", "/admin/v2/brokers/health", "/status.html")
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str) -> None:
-    parser = commands.add_parser(name, help="wait until a broker serves", description=_DESCRIPTION)
+    parser = commands.add_parser(name, description=_DESCRIPTION)
     parser.set_defaults(run=_run)
     parser.add_argument(
         "address", nargs="?", metavar="URL", help="pulsar://HOST:PORT or http://HOST:PORT (default: --url)"

@@ -44,7 +44,7 @@ _AT_ONCE: Final = 500
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str) -> None:
     if name == "redrive":
-        parser = commands.add_parser(name, help="send dead letters to their topics again", description=_REDRIVE)
+        parser = commands.add_parser(name, description=_REDRIVE)
         parser.set_defaults(run=_redrive)
         parser.add_argument("topic", metavar="TOPIC", help="the dead letter topic")
         parser.add_argument("--into", metavar="TOPIC", help="where to (default: what their property REAL_TOPIC says)")
@@ -56,7 +56,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], n
             "-s", "--subscription", default=_SUBSCRIPTION, metavar="NAME", help=f"default: {_SUBSCRIPTION}"
         )
     else:
-        parser = commands.add_parser(name, help="send a range of a topic to another topic", description=_COPY)
+        parser = commands.add_parser(name, description=_COPY)
         parser.set_defaults(run=_copy)
         parser.add_argument("topic", metavar="TOPIC")
         parser.add_argument("--into", required=True, metavar="TOPIC", help="created if it is missing")

@@ -38,7 +38,6 @@ _ROWS_MAX: Final = 50
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str) -> None:
     parser = commands.add_parser(
         name,
-        help="show what adaptive throttling would have done with recorded usage",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from penstock.cli import contexts, output, values
 from penstock.cli.exits import Exit, did_you_mean, wrong
+from penstock.cli.main import COMMANDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -28,17 +29,7 @@ if TYPE_CHECKING:
 
 Operation: TypeAlias = "Mapping[str, Any]"
 
-RESOURCES: Final = {
-    "topics": "list, create, delete and look at topics; get and set their policies",
-    "subscriptions": "list, create, delete, move and look at subscriptions",
-    "namespaces": "list, create and delete namespaces; get and set their policies",
-    "tenants": "list, create, change and delete tenants",
-    "groups": "resource groups: quotas that tenants or namespaces share",
-    "schemas": "read, add and delete the schemas of topics",
-    "transactions": "find open transactions, and abort them",
-    "brokers": "list brokers, read and change their settings, look at what they measure",
-    "clusters": "list, add, change and delete clusters",
-}
+RESOURCES: Final = [name for name, command in COMMANDS.items() if command.module == "resources"]
 _TOPIC: Final = "{domain}/{tenant}/{namespace}/{topic}"
 _TOPIC_OF_SCHEMA: Final = "{tenant}/{namespace}/{topic}"
 _NAMESPACE: Final = "{tenant}/{namespace}"
@@ -82,7 +73,7 @@ def actions(resource: str) -> Iterator[Action]:
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], resource: str) -> None:
-    parser = commands.add_parser(resource, help=RESOURCES[resource], description=RESOURCES[resource])
+    parser = commands.add_parser(resource)
     subcommands = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     for action in actions(resource):
         add_action(subcommands, resource, action)

@@ -44,9 +44,6 @@ A flag wins over the environment, the environment over the file, the file over t
 All settings: docs/reference/configuration.md
 """
 
-# The mask of new files; brokers of a supervisor inherit it. What is stored is for the user that runs penstock: others
-# would read messages past all permissions.
-_PRIVATE: Final = 0o077
 # Without --data-dir: in the directory where it was started, by a name that nothing else has.
 _DATA_DIR: Final = Path("./penstock-data")
 
@@ -61,7 +58,6 @@ _GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str) -> None:
     parser = commands.add_parser(
         name,
-        help="run a broker",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -135,9 +131,11 @@ def run(arguments: argparse.Namespace) -> int:
     effective = settings.load(
         file=arguments.config, environment=os.environ, flags=settings_given(arguments), brokers=brokers
     )
-    os.umask(_PRIVATE)
     heed_no_reload()
     from penstock.processes.start_line import pid_file
+    from penstock.storage.directory import PRIVATE
+
+    os.umask(PRIVATE)
 
     with pid_file(arguments.pid_file):
         return _serve(effective, arguments.data_dir, brokers)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from penstock.accounting.prices import PriceList
+    from penstock.accounting.tables import PriceList
     from penstock.spark.accounting.in_process import ArrowAccounting
     from penstock.spark.accounting.records_source import Source
     from penstock.spark.accounting.shadow import Measured
@@ -51,8 +51,13 @@ _CORES: Final = 2
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str) -> None:
-    parser = commands.add_parser(name, help="account for usage, with Spark")
+    parser = commands.add_parser(name)
     subcommands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for add in (_add_account, _add_whatif, _add_audit, _add_report):
+        add(subcommands)
+
+
+def _add_account(subcommands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     account = _subcommand(subcommands, "account", "make tables of who used what, and who was slowed", _ACCOUNT)
     account.set_defaults(run=_account)
     account.add_argument("--service-url", required=True, metavar="URL", help="of the brokers: pulsar://HOST:PORT")
@@ -90,6 +95,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], n
     account.add_argument(
         "--records-per-batch", type=int, default=200_000, metavar="N", help="size of a micro-batch (default: 200000)"
     )
+
+
+def _add_whatif(subcommands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     whatif = _subcommand(subcommands, "whatif", "say what other quotas would have done", _WHATIF)
     whatif.set_defaults(run=_whatif)
     whatif.add_argument(
@@ -119,6 +127,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], n
     whatif.add_argument(
         "--token-file", metavar="FILE", help="a file with the token of an admin (default: the variable PENSTOCK_TOKEN)"
     )
+
+
+def _add_audit(subcommands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     audit = subcommands.add_parser(
         "audit",
         help="prove that a stream has written each row once",
@@ -138,6 +149,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], n
     audit.add_argument(
         "--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the Spark source, as token=…"
     )
+
+
+def _add_report(subcommands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     report = _subcommand(subcommands, "report", "write a page about the tables", _REPORT, master=False)
     report.set_defaults(run=_report)
     report.add_argument("--output", type=Path, default=Path("usage.html"), metavar="FILE", help="(default: usage.html)")
@@ -182,11 +196,11 @@ def _subcommand(
 
 
 def _account(arguments: argparse.Namespace) -> int:
-    from penstock.accounting import prices
+    from penstock.accounting import tables
 
     price_list = None
     if arguments.prices is not None:
-        read = prices.of_csv if arguments.prices.suffix == ".csv" else prices.of_toml
+        read = tables.of_csv if arguments.prices.suffix == ".csv" else tables.of_toml
         price_list = read(_text_of(arguments.prices))
     kept: dict[str, Any] = {
         "source": _source(arguments),

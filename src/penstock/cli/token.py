@@ -30,7 +30,7 @@ _UNITS_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "y": 31_536_000}
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str) -> None:
-    parser = commands.add_parser(name, help="create keys and tokens", description=_DESCRIPTION)
+    parser = commands.add_parser(name, description=_DESCRIPTION)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     secret = actions.add_parser("create-secret-key", help="write a random key that signs and checks tokens")
     secret.set_defaults(run=_create_secret)

@@ -30,7 +30,6 @@ _VERBS: Final = {"slows": "by", "waits": "waits", "would-refuse": "but"}
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str) -> None:
     parser = commands.add_parser(
         name,
-        help="say what slows a tenant, namespace, topic or producer",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class BrokerState(Enum):
-    """What a broker is doing, as the supervisor sees it."""
+    """State of a broker, as the supervisor sees it."""
 
     STARTING = "starting"  # it recovers its log
     READY = "ready"
@@ -40,7 +40,7 @@ class BrokerState(Enum):
 
 
 class Allows(NamedTuple):
-    """What others may do with a broker, and what is said of it."""
+    """Uses of a broker that its state allows, and its problem."""
 
     lookups: bool  # clients are sent there, to work or to wait; else they are refused, and ask again
     new_topics: bool  # topics are placed there

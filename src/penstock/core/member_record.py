@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process says of itself where it is registered: JSON with the members of Pulsar's records of brokers.
+"""Record of a process where it is registered: JSON with the members of Pulsar's records of brokers.
 
 Why JSON: administrators read it with ZooKeeper's own tools, as they read `/loadbalance/brokers` of Pulsar.
 Where: `net.zookeeper` writes and reads it. Anybody who may write there can write anything, so reading checks it.

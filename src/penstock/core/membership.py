@@ -2,7 +2,7 @@
 """Membership: the brokers of a cluster, which of them serve, and where.
 
 Why: a broker redirects clients to the owner of a topic, so it must know the owner's addresses and whether it serves.
-Where: `SharedMembership` is fed by the metadata channel of a broker under a supervisor; a broker that runs alone has
+Where: `SharedMembership` is fed by the metadata link of a broker under a supervisor; a broker that runs alone has
 `alone`. Those that share quotas need less: `MemberNames`, from the membership of brokers (`BrokerNames`) or from
 ZooKeeper (`net.zookeeper`), which is also for processes without numbers, on any machine.
 
@@ -34,12 +34,12 @@ class Member:
 
     @property
     def allows(self) -> Allows:
-        """What its state allows."""
+        """Uses that its state allows."""
         return ALLOWS[self.state]
 
 
 class Membership(Protocol):
-    """What a broker knows of the brokers of its cluster, itself included."""
+    """All brokers of a cluster, as one of them knows them."""
 
     @property
     def own(self) -> int:
@@ -169,7 +169,7 @@ class BrokerNames:
         return frozenset(broker_name(one.number) for one in members if one.allows.serves)
 
     def hear(self, name: str, until_ns: int) -> None:
-        """Who began the brokers knows better."""
+        """Do nothing: the supervisor that began the brokers knows better."""
 
     def listen(self, changed: Callable[[], None]) -> None:
         self._membership.listen(changed)

@@ -45,7 +45,7 @@ class Covered(NamedTuple):
 
 
 class Loan(NamedTuple):
-    """What the sender of a report did not use of its share, and gives to another broker: to be used soon, and once."""
+    """An unused part of its share that the sender of a report gives to another broker: to be used soon, and once."""
 
     group: int
     kind: int  # of `KINDS`

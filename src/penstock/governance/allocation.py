@@ -44,7 +44,7 @@ BOUND_PERCENT: Final = 100 + RESERVE_PERCENT
 
 
 class Report(NamedTuple):
-    """What one broker said last about one number of one group. All amounts have the unit of the quota."""
+    """Last report of one broker about one number of one group. All amounts have the unit of the quota."""
 
     used: int
     held: int = 0  # demand that the broker held back
@@ -152,7 +152,7 @@ def max_min_share(quota: int, demands: list[int], cluster: Cluster = ALONE) -> i
 
 
 class _Terms(NamedTuple):
-    """What the shares of all brokers depend on."""
+    """Terms that the shares of all brokers depend on."""
 
     level: int  # no broker with demand gets more, if the quota is short
     margin: int  # what each of them may exceed its demand by

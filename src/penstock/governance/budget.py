@@ -181,7 +181,7 @@ class Row:
 
 
 class Charge:
-    """What one owner has in a row, however often its size changes; released once, whichever way it ends.
+    """Bytes of one owner in a row, however often their number changes; released once, whichever way it ends.
 
     Attributes:
         charged_bytes: of the row, for this owner.

@@ -34,10 +34,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.governance.delayed_contents import Contents
-from penstock.governance.delayed_horizon import INFINITY, Horizon
 from penstock.governance.delayed_memory import DelayedMemory
 from penstock.governance.delayed_options import TIME_MAX_MS, DamagedSnapshotError, DelayedOptions, Progress
-from penstock.governance.delayed_ranges import BackFill, Ranges
+from penstock.governance.delayed_ranges import INFINITY, BackFill, Horizon, Ranges
 from penstock.governance.delayed_view import DelayedDeliveryView
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ class DamagedSnapshotError(ValueError):
 
 
 class Progress(Protocol):
-    """What a view asks its subscription's cursor; `storage.cursor.Cursor` implements it."""
+    """A subscription's cursor, as its view uses it; `storage.cursor.Cursor` implements it."""
 
     mark_delete: int
 

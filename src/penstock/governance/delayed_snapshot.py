@@ -26,8 +26,8 @@ from array import array
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from penstock.core.checksum import SEAL_BYTES, is_sealed, seal
-from penstock.governance.delayed_horizon import INFINITY
 from penstock.governance.delayed_options import DamagedSnapshotError
+from penstock.governance.delayed_ranges import INFINITY
 from penstock.governance.delayed_slots import Slots, Stored
 
 if TYPE_CHECKING:

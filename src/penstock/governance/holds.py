@@ -40,7 +40,7 @@ _STEP_NS: Final = 10 * NS_PER_S
 
 
 class Effect(Enum):
-    """What a hold does."""
+    """Effect of a hold."""
 
     SLOWS = "slows"
     WAITS = "waits"  # as its clients have asked

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker does not use of its shares, lent to brokers where something waits: amounts, each of which is used once.
+"""Unused parts of a broker's shares, lent to brokers where something waits: amounts, each of which is used once.
 
 Why: a share is what a broker may use at any time, and it follows demand by reports. Demand that comes in bursts is over
 when they arrive. So what no longer fits into the bucket of a share is given away. The lender does not have it any more:
@@ -32,7 +32,7 @@ COLLECTED_NS: Final = 20 * NS_PER_MS
 
 
 class Loans:
-    """What waits elsewhere, and amounts to lend.
+    """Waiting demand of other members, and amounts to lend.
 
     Groups are places and members are numbers, as in `usage_rows`. Amounts are thousandths.
     """
@@ -121,9 +121,9 @@ class Loans:
 
 
 def _due(wanted: dict[int, int], amount: int, members: int, before: dict[int, float]) -> dict[int, float]:
-    """What each borrower is to have of this broker, with the next amount.
+    """Return the part that each borrower is due of this broker, with the next amount.
 
-    Those that do not wait lend as much as this one, as far as it can know.
+    Brokers that do not wait lend as much as this one, as far as it can know.
     """
     together = amount * max(1, members - len(wanted))
     if sum(wanted.values()) > together:

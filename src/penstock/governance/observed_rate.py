@@ -6,7 +6,7 @@ Why: advice from records is a calculation. Before a quota is set, the live broke
 It is a limiter of its own, in which runs wait as they would: what arrives is given to it, also what waits for the limit
 in force, and its waiters are looked at when the next run arrives, at the times at which they would have been woken.
 Entries pass while the balance is positive. A limit in force lets a whole run pass then; but whether the next one finds
-a balance is a matter of microseconds, so here the rest of a run waits, as in `needed_rate`. A client that is not
+a balance is a matter of microseconds, so here the rest of a run waits, as in `NeededRate`. A client that is not
 answered may keep back what it would have sent otherwise: so this says what arrived would have done.
 
 Where: `resource_group.ClassLimiter`, while an administrator observes a quota; `groups.Group` begins and ends it.
@@ -52,7 +52,7 @@ class _Run(NamedTuple):
 
 
 class ObservedRate:
-    """What another share would have done with one class of traffic of a group.
+    """Effect that another share would have had on one class of traffic of a group.
 
     Attributes:
         share: per second.

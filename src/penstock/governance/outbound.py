@@ -72,7 +72,7 @@ class Holder(Protocol):
 
 
 class Reading(NamedTuple):
-    """What is charged for one read of the log."""
+    """Charge for one read of the log."""
 
     nbytes: int
     in_turn: bool  # whether it uses the reserve

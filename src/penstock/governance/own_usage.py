@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this broker uses of each group: counters read, demand estimated, and what was reported of it, in columns.
+"""Usage of each group on this broker: counters read, demand estimated, and reported usage, in columns.
 
 Why columns: a broker has thousands of groups, and objects would take ten times the memory. Where: `quota_exchange` has
 one. Groups are places (small numbers) here.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from array import array
 from enum import IntEnum
+from operator import gt
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from penstock.core.units import NS_PER_MS, NS_PER_S, NS_PER_US
@@ -53,7 +54,7 @@ FourQuotas = tuple[int | None, int | None, int | None, int | None]
 
 
 class Demands(NamedTuple):
-    """What all members will reckon with, at least, when they have acknowledged a report."""
+    """Lowest demands that all members reckon with once they have acknowledged a report."""
 
     sequence: int
     demand: array[float]
@@ -72,7 +73,7 @@ class CountedTraffic(Protocol):
 
     @property
     def share(self) -> GroupRate:
-        """What `LimitedGroup.set_share` has set last."""
+        """The share that `LimitedGroup.set_share` has set last."""
 
     @property
     def messages_passed(self) -> int: ...
@@ -89,10 +90,10 @@ class CountedTraffic(Protocol):
 
     @property
     def held(self) -> Amount:
-        """What waits, if that is known."""
+        """The amount that waits, if it is known."""
 
     def spilled(self, now_ns: int) -> tuple[int, int]:
-        """What was not used of the share since the last call: thousandths of messages and bytes."""
+        """Return the part of the share not used since the last call: thousandths of messages and bytes."""
 
 
 class LimitedGroup(Protocol):
@@ -188,13 +189,20 @@ class OwnUsage:
         """The demand of one kind that all members reckon with."""
         return int(self._known_demand[place * KINDS + kind])
 
-    def report(self, place: int, reports: list[Demands]) -> bool:
+    def know_nothing(self, place: int) -> None:
+        """No member reckons with anything that was reported."""
+        _set(self._known_demand, place, NOTHING)
+        self.stale[place] = True
+
+    def report(self, place: int, reports: list[Demands], *, rises: bool) -> bool:
         """Let the estimates be those that are reported; return whether that changes anything.
 
-        Less than before counts at once, more when all members have acknowledged one of `reports`.
+        Less than before counts at once, more when all members have acknowledged one of `reports`; unless it `rises`,
+        no more is reported than all members know.
         """
         here = slice(place * KINDS, (place + 1) * KINDS)
-        demand, known = self._demand[here], self._known_demand[here]
+        known = self._known_demand[here]
+        demand = self._demand[here] if rises else _least(self._demand[here], known)
         changes = self._sent_demand[here] != demand
         self._sent_demand[here] = demand
         self._known_demand[here] = _least(known, demand)
@@ -216,6 +224,11 @@ class OwnUsage:
             self._known_demand[here] = reports.pop(0).demand
         self.stale[place] = True
         return not reports and self._known_demand[here] == self._sent_demand[here]
+
+    def rises(self, place: int) -> bool:
+        """Whether more was reported than all members know."""
+        here = slice(place * KINDS, (place + 1) * KINDS)
+        return any(map(gt, self._sent_demand[here], self._known_demand[here]))
 
     def reported(self, place: int) -> FourNumbers:
         return _get(self._sent_demand, place)
@@ -286,7 +299,7 @@ class OwnUsage:
         return self._waits[place] > 0
 
     def waiting(self, place: int, quotas: FourQuotas, group: LimitedGroup) -> FourNumbers:
-        """What could be used at once, in thousandths: what is held, as far as that is known, and at most a quota."""
+        """Return amounts that could be used at once, in thousandths: what is held, if known, and at most a quota."""
         found = [0, 0, 0, 0]
         for kind, quota in enumerate(quotas):
             if quota is not None and self._waits[place] >> kind & 1:

@@ -20,7 +20,7 @@ update in the queue borrows permits that later updates hold and cannot use while
 lender needs its full amount again at its turn. An update whose permits stand for memory in use, not for an estimate,
 sets `lends=False`.
 
-*Places are shared by need* when the queue is full: see `permit_waiters`.
+*Places are shared by need* when the queue is full: see `PermitWaiters`.
 
 Invariants: available + held = total. A request is settled exactly once: granted, or refused with an error. A call may
 settle other requests than its own; `take_settled` returns them.
@@ -29,34 +29,344 @@ settle other requests than its own; `take_settled` returns them.
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
+from penstock.core.errors import TooManyRequests
 from penstock.core.units import NS_PER_MS
 from penstock.governance.memory_pool import UNBOUNDED
-from penstock.governance.permit_errors import (
-    PermitAcquireAlreadyClosed,
-    PermitAcquireCancelled,
-    PermitAcquireQueueFull,
-    PermitAcquireTimeout,
-    PermitError,
-    PermitNames,
-    PermitsBeyondLimit,
-)
-from penstock.governance.permit_types import (
-    NOBODY,
-    Owner,
-    Permit,
-    PermitLimits,
-    PermitSnapshot,
-    Request,
-    WaitingRequest,
-)
-from penstock.governance.permit_waiters import PermitWaiters
 from penstock.governance.wait_times import WaitTimes
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterator
+
+    from penstock.governance.wait_times import WaitTimesSnapshot
+
+
+# -- the values of a `PermitQueue`: limits, permits, requests for permits, their errors, and a view of one moment ------
+
+
+@dataclass(frozen=True, slots=True)
+class PermitNames:
+    """The words for a queue of permits in error messages: the refusal, the unit, and the settings of its limits."""
+
+    refusal: str = "Cannot acquire permits"
+    unit: str = "permits"
+    permits_key: str = "permits_max"
+    queue_key: str = "queue_max"
+    timeout_key: str = "timeout_ns"
+
+
+class PermitError(TooManyRequests):
+    """The permits were not granted. A permit that was to be updated stays as it is.
+
+    There are five such errors: a client may retry after all but one of them, and an operator changes a different
+    setting for each. Sessions answer with TooManyRequests, the admin port with 429 (PIP-442).
+    """
+
+
+class PermitAcquireTimeout(PermitError):
+    """The permits were not available in time."""
+
+    def __init__(self, names: PermitNames, wanted: int, waited_ms: int) -> None:
+        super().__init__(
+            f"{names.refusal}: {wanted} {names.unit} did not come free within {waited_ms} ms; "
+            f"retry with back-off, or raise {names.permits_key} or {names.timeout_key}"
+        )
+
+
+class GatheringTimeout(PermitAcquireTimeout):
+    """There was memory, but the listing was not gathered before the deadline."""
+
+    def __init__(self, waited_ms: int) -> None:
+        TooManyRequests.__init__(
+            self,
+            f"Failed due to topic listings in progress: the list was not gathered within {waited_ms} ms, as others "
+            f"were before it; retry with back-off, or ask for fewer patterns at once",
+        )
+
+
+class PermitAcquireQueueFull(PermitError):
+    """The queue is full, and no other request should be dropped for this one."""
+
+    def __init__(self, names: PermitNames, queue_max: int) -> None:
+        super().__init__(
+            f"{names.refusal}: all {queue_max} waiting places are taken; "
+            f"retry with back-off, or raise {names.queue_key} or {names.permits_key}"
+        )
+
+
+class PermitAcquireCancelled(PermitError):
+    """The caller is gone."""
+
+    def __init__(self, names: PermitNames) -> None:
+        super().__init__(f"{names.refusal}: the request was cancelled while it waited")
+
+
+class PermitAcquireAlreadyClosed(PermitError):
+    """No more permits are granted: the process is stopping."""
+
+    def __init__(self, names: PermitNames) -> None:
+        super().__init__(f"{names.refusal}: stopping; ask another broker")
+
+
+class PermitsBeyondLimit(PermitError):
+    """The request is larger than the limit: a retry cannot help unless the limit is raised."""
+
+    def __init__(self, names: PermitNames, wanted: int, permits_max: int) -> None:
+        super().__init__(
+            f"{names.refusal}: {wanted} {names.unit} can never be had, as {names.permits_key} allows "
+            f"{permits_max} in all; ask for less, or raise it"
+        )
+
+
+class Owner(NamedTuple):
+    """The tenant and connection that permits are for. Shares of the queue go by tenant, then by connection."""
+
+    tenant: str
+    connection: Hashable
+
+
+NOBODY: Final = Owner("", None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PermitLimits:
+    """How many permits there are, how many requests may wait for them, and for how long. 0 or less means no bound."""
+
+    permits_max: int
+    queue_max: int
+    timeout_ns: int
+
+    def __post_init__(self) -> None:
+        if self.timeout_ns < 0:
+            raise ValueError(f"want a timeout of 0 or more, got {self.timeout_ns} ns")
+
+
+@dataclass(eq=False, slots=True)
+class Permit:
+    """`size` permits that `owner` holds until they are released or replaced; then `size` is 0."""
+
+    queue: PermitQueue
+    owner: Owner
+    size: int
+    released: bool = False
+    request: Request | None = None  # the update that waits to replace it
+
+
+class Request:
+    """A request for permits. `outcome` is None while it waits, then its permit or an error."""
+
+    __slots__ = ("deadline_ns", "had", "lends", "outcome", "owner", "replaces", "since_ns", "wants")
+
+    def __init__(
+        self, owner: Owner, wants: int, since_ns: int, deadline_ns: int, replaces: Permit | None, *, lends: bool
+    ) -> None:
+        self.owner = owner
+        self.wants = wants
+        self.since_ns = since_ns
+        self.deadline_ns = deadline_ns
+        self.replaces = replaces
+        self.lends = lends
+        self.had = 0  # the size of the replaced permit when this request was granted
+        self.outcome: Permit | PermitError | None = None
+
+    @property
+    def needs(self) -> int:
+        """How many more permits are needed to grant it; negative for an update to fewer."""
+        return self.wants - (self.replaces.size if self.replaces is not None else 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingRequest:
+    """A waiting request, as the admin port shows it."""
+
+    owner: Owner
+    wants: int
+    has: int  # the size of the permit to be updated
+    waited_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PermitSnapshot:
+    """One moment of a queue. Without a bound, nothing counts as acquired."""
+
+    permits_max: int  # 0: no bound
+    acquired: int
+    waiting_updates: int
+    waiting_acquires: int
+    queue_max: int  # 0: no bound
+    timeout_ns: int
+    oldest_wait_ns: int  # of the requests that wait now
+    waits: WaitTimesSnapshot
+    timeouts_total: int
+    queue_full_total: int
+    cancelled_total: int
+    beyond_limit_total: int
+
+    @property
+    def queue_size(self) -> int:
+        """The number of waiting requests."""
+        return self.waiting_updates + self.waiting_acquires
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The requests that wait for permits: their order, owners and deadlines, and which one a full queue drops.
+#
+# Why: any of ten thousand waiting requests may leave at any moment, and that must not cost a walk over the queue.
+# Where: the inner part of `PermitQueue`, which decides which requests are granted and refused.
+#
+# Updates of held permits are in one queue, new requests in another; updates go first. Each queue is first come, first
+# served. Places are shared by need: one client may fill the queue while no other wants a place. When it is full, it
+# drops a new request of the tenant with most new requests, and of that tenant's connection with most: its latest one.
+# Among equals that is the request that came last. Updates are never dropped for new requests.
+
+K = TypeVar("K")
+
+
+class WaitingCounts(Generic[K]):
+    """A count for each key, and the key with the highest count; among equals, the key that reached the count last.
+
+    With the highest count known at any moment, a full queue can drop an item of the client that fills it for one that
+    has fewer (PIP-442, "Fair Queueing"). All operations are O(1).
+    """
+
+    __slots__ = ("_counts", "_highest", "_keys_at")
+
+    def __init__(self) -> None:
+        self._counts: dict[K, int] = {}
+        self._keys_at: dict[int, OrderedDict[K, None]] = {}
+        self._highest = 0
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def count(self, key: K) -> int:
+        return self._counts.get(key, 0)
+
+    def add(self, key: K) -> None:
+        """Increase the count of this key by one."""
+        count = self._counts.get(key, 0)
+        self._move(key, count, count + 1)
+        self._highest = max(self._highest, count + 1)
+
+    def remove(self, key: K) -> None:
+        """Decrease the count of this key, which must not be 0, by one."""
+        count = self._counts[key]
+        self._move(key, count, count - 1)
+        if self._highest not in self._keys_at:
+            self._highest -= 1  # This key has that count now, or no key is left.
+
+    def largest(self) -> K:
+        """Return the key with the highest count; there must be a key."""
+        return next(reversed(self._keys_at[self._highest]))
+
+    def _move(self, key: K, before: int, after: int) -> None:
+        if before:
+            keys = self._keys_at[before]
+            del keys[key]
+            if not keys:
+                del self._keys_at[before]
+        if after:
+            self._counts[key] = after
+            self._keys_at.setdefault(after, OrderedDict())[key] = None
+        else:
+            del self._counts[key]
+
+
+# Deadlines of requests that have left are removed when they are more than half of all, and more than this many.
+_STALE_DEADLINES_MAX: Final = 64
+
+
+class PermitWaiters:
+    """The two queues. A request is in one of them exactly while its outcome is None."""
+
+    __slots__ = ("_connections", "_deadlines", "_joined", "_of_connection", "_tenants", "acquires", "updates")
+
+    def __init__(self) -> None:
+        self.updates: OrderedDict[Request, None] = OrderedDict()
+        self.acquires: OrderedDict[Request, None] = OrderedDict()
+        self._of_connection: dict[Hashable, OrderedDict[Request, None]] = {}
+        self._tenants: WaitingCounts[str] = WaitingCounts()  # of new requests
+        self._connections: dict[str, WaitingCounts[Hashable]] = {}
+        self._deadlines: list[tuple[int, int, Request]] = []
+        self._joined = 0
+
+    def __len__(self) -> int:
+        return len(self.updates) + len(self.acquires)
+
+    def __contains__(self, request: object) -> bool:
+        return request in self.updates or request in self.acquires
+
+    def __iter__(self) -> Iterator[Request]:
+        yield from self.updates
+        yield from self.acquires
+
+    def first(self) -> Request | None:
+        """Return the next request; None when no request waits."""
+        return next(iter(self.updates or self.acquires), None)
+
+    def of_connection(self, connection: Hashable) -> list[Request]:
+        """Return all waiting requests of one connection."""
+        return list(self._of_connection.get(connection, ()))
+
+    def join(self, request: Request) -> None:
+        """Append a request to its queue."""
+        owner = request.owner
+        self._of_connection.setdefault(owner.connection, OrderedDict())[request] = None
+        if request.replaces is not None:
+            self.updates[request] = None
+        else:
+            self.acquires[request] = None
+            self._tenants.add(owner.tenant)
+            self._connections.setdefault(owner.tenant, WaitingCounts()).add(owner.connection)
+        self._joined += 1
+        heappush(self._deadlines, (request.deadline_ns, self._joined, request))
+        if len(self._deadlines) > 2 * len(self) + _STALE_DEADLINES_MAX:
+            self._deadlines = [entry for entry in self._deadlines if entry[2].outcome is None]
+            heapify(self._deadlines)
+
+    def leave(self, request: Request) -> None:
+        """Remove a waiting request."""
+        owner = request.owner
+        others = self._of_connection[owner.connection]
+        del others[request]
+        if not others:
+            del self._of_connection[owner.connection]
+        if request.replaces is not None:
+            del self.updates[request]
+        else:
+            del self.acquires[request]
+            self._tenants.remove(owner.tenant)
+            connections = self._connections[owner.tenant]
+            connections.remove(owner.connection)
+            if not connections:
+                del self._connections[owner.tenant]
+
+    def gives_way_to(self, newcomer: Request) -> Request:
+        """Return the request that a full queue drops after `newcomer` has joined: this one or another.
+
+        Among equals, the newcomer has most, because it was the last to reach that count.
+        """
+        if not self.acquires:
+            return newcomer
+        tenant = self._tenants.largest()
+        theirs = self._of_connection[self._connections[tenant].largest()]
+        return next(one for one in reversed(theirs) if one.replaces is None and one.owner.tenant == tenant)
+
+    def next_deadline_ns(self) -> int | None:
+        """Return the earliest deadline; None when no request waits."""
+        while self._deadlines and self._deadlines[0][2].outcome is not None:
+            heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def next_expired(self, now_ns: int) -> Request | None:
+        """Return the request with the earliest deadline that has passed, or None."""
+        deadline_ns = self.next_deadline_ns()
+        return heappop(self._deadlines)[2] if deadline_ns is not None and deadline_ns <= now_ns else None
+
 
 __all__ = ["NOBODY", "Owner", "Permit", "PermitLimits", "PermitQueue", "PermitSnapshot", "Request"]
 

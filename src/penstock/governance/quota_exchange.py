@@ -102,7 +102,7 @@ class ExchangeOptions:
 
 
 class QuotaExchange:
-    """What one broker knows of all brokers' usage, and its shares."""
+    """Usage of all brokers as one of them knows it, and its shares."""
 
     def __init__(self, broker: str, incarnation: int, options: ExchangeOptions, now_ns: int) -> None:
         """Args: incarnation: the wall clock when this process began; the later of two processes counts."""
@@ -204,6 +204,11 @@ class QuotaExchange:
 
     def set_members(self, brokers: Collection[str], now_ns: int) -> None:
         """Set the registered brokers of the cluster. What others used is forgotten when they leave."""
+        if self._members.outside:  # Others may have forgotten what this broker wants.
+            for place in self._places:
+                if self._own.reported(place) != NOTHING:
+                    self._own.know_nothing(place)
+                    self._unknown[place] = []
         for number in self._members.set_members(brokers, now_ns):
             self._forget(number)
             self._has_said_all(number)
@@ -265,8 +270,10 @@ class QuotaExchange:
             change = self._own.measure(place, self._quotas[place], group, now_ns, with_held=self._fair)
             self._to_report(place, change)
             if change is Change.EARLY and self._fair:
-                self._report_demand(place)
+                self._report_demand(place, now_ns)
                 self._apply(place, now_ns)
+        if not self._members.all_answer(now_ns):
+            self._early.update(filter(self._own.rises, self._unknown))
 
     def _lend(self, place: int, group: LimitedGroup, now_ns: int) -> None:
         """Lend what was not used since the last measurement, if something waits elsewhere.
@@ -380,7 +387,7 @@ class QuotaExchange:
         urgent = self._is_urgent(now_ns)
         due = self._early | self._changed if regular or complete else set(self._early)
         for place in due:
-            self._report_demand(place)
+            self._report_demand(place, now_ns)
         due |= self._unknown.keys()
         if complete:
             due.update([place for place in self._places if self._own.reported(place) != NOTHING])
@@ -436,10 +443,10 @@ class QuotaExchange:
         waiting = self._own.waiting(place, quotas, group)
         return GroupUsage(self._id_of[place], group.topics, used, held, waiting)
 
-    def _report_demand(self, place: int) -> None:
+    def _report_demand(self, place: int, now_ns: int) -> None:
         """Let the latest estimate be what is reported. More than before counts when all members know it."""
         reports = self._unknown.get(place, [])
-        if self._own.report(place, reports):
+        if self._own.report(place, reports, rises=self._members.all_answer(now_ns)):
             self._unknown[place] = reports
 
     def _count_known(self, now_ns: int) -> None:

@@ -5,7 +5,9 @@ Why: brokers divide a quota by demands that they heard from each other, so each 
 reckon with. Where: `quota_exchange` has one, and divides quotas by its `cluster`.
 
 **Who must know ours.** More demand of this broker counts once all members have acknowledged the report of it. Members
-that were not heard for three intervals, the lease, need not.
+that were not heard for ten intervals, the lease, need not; nor need a member that joined after us and was never heard:
+until it has answered us, we may want everything, for all it knows. While a member is silent, nobody asks for more:
+what one asks for, others give up, and it could not be used.
 
 **Whose demand is known.** A member must have said all that it uses, in complete reports that acknowledge one of ours.
 That holds for a lease from the moment in which this broker sent the last report that the member has acknowledged. The
@@ -28,8 +30,11 @@ if TYPE_CHECKING:
 
     from penstock.core.usage_report import UsageReport
 
-# Intervals: how long members rely on each other without hearing anything.
-LEASE_INTERVALS: Final = 3
+# Intervals: how long members rely on each other without hearing anything. While one of them is silent, no demand rises:
+# registries have noticed a death by then, and a broker that registers has begun to report.
+LEASE_INTERVALS: Final = 10
+# A member that was not heard for so many intervals is silent.
+SILENT_INTERVALS: Final = 2
 # Own reports whose times are remembered: those of a few intervals.
 _REMEMBERED: Final = 1_024
 
@@ -83,6 +88,9 @@ class QuotaMembers:
         # Who joins after us has heard nobody, and has only the reserve. Who was there before us may have any share.
         harmless = self._registered
         self._registered = self._broker in brokers
+        if self._registered and not harmless:  # Others may have forgotten us meanwhile: for them, we begin now.
+            for sender in self._senders.values():
+                sender.complete = False
         left = []
         for name in set(self._senders) - set(brokers):
             number = self._senders.pop(name).number
@@ -93,6 +101,8 @@ class QuotaMembers:
             self._names[number : number + 1] = [name]
             sender = self._senders[name] = Sender(number, member_id(name), complete=harmless, now_ns=now_ns)
             sender.known_ns -= self._interval_ns  # it may have begun before we learned of it
+            if harmless:
+                sender.heard_ns -= self._lease_ns  # it need not acknowledge anything before it is heard
         return left
 
     def numbers(self) -> list[tuple[str, int]]:
@@ -132,6 +142,11 @@ class QuotaMembers:
     def known_by_all(self, now_ns: int) -> float:
         """Return the number of the last own report that all members have acknowledged."""
         return min((sender.acknowledged for sender in self._counted(now_ns)), default=math.inf)
+
+    def all_answer(self, now_ns: int) -> bool:
+        """Whether none of those is silent whose acknowledgements are needed."""
+        silent_ns = SILENT_INTERVALS * self._interval_ns
+        return all(now_ns - sender.heard_ns < silent_ns for sender in self._counted(now_ns))
 
     def _counted(self, now_ns: int) -> list[Sender]:
         """Members whose acknowledgements are needed."""
@@ -188,7 +203,7 @@ class QuotaMembers:
 
     def lease_ends(self, now_ns: int) -> bool:
         """Whether some known member must acknowledge something soon."""
-        soon_ns = self._lease_ns * 3 // 4  # without losses, regular reports renew it within two intervals
+        soon_ns = self._lease_ns - self._interval_ns  # without losses, regular reports renew it within two intervals
         return any(sender.complete and now_ns - sender.known_ns >= soon_ns for sender in self._counted(now_ns))
 
     @property

@@ -7,7 +7,7 @@ Theory of operation
 -------------------
 
 A recording says for each minute and broker what was used, under which quota and share, for how long something waited,
-what waited at the end, and which share would have been enough (`needed_rate`). What has arrived in a minute is what was
+what waited at the end, and which share would have been enough (`NeededRate`). What has arrived in a minute is what was
 used, and what waits more than before. Every five seconds the quota is divided by `allocation`, from what arrives.
 What fits into a broker's share passes; the rest waits for the next minute. So with the recorded quota
 the replay passes what was recorded. What clients would have sent if they had been answered sooner is not known, and
@@ -53,7 +53,7 @@ Quotas: TypeAlias = tuple[float | None, float | None]  # messages and bytes per 
 
 
 class Used(NamedTuple):
-    """What one broker recorded of a minute, of one class of traffic. Pairs are of messages and bytes.
+    """Usage of one class of traffic in a minute, as one broker recorded it. Pairs are of messages and bytes.
 
     Attributes:
         needed: the smallest share with which nothing would have waited, as far as the broker saw; None: not recorded.
@@ -70,7 +70,7 @@ class Used(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """What one broker would have done in a minute."""
+    """Traffic that one broker would have passed in a minute."""
 
     messages: float
     bytes: float
@@ -80,7 +80,7 @@ class Passed(NamedTuple):
 
 @dataclass(slots=True)
 class Outcome:
-    """What the replay of a class of traffic found.
+    """Result of the replay of a class of traffic.
 
     Attributes:
         minutes: in which something was used or waited.
@@ -113,7 +113,7 @@ class Outcome:
 
 
 class Evidence(NamedTuple):
-    """What a recorded minute says about quotas of one kind.
+    """Bounds of quotas of one kind that follow from a recorded minute.
 
     Attributes:
         limited_up_to: with quotas up to this one, something waits; 0: unknown.
@@ -387,7 +387,7 @@ def _is_blamed(one: Used, kind: int) -> bool:
 
 
 def _needed_part(one: Used, kind: int) -> float:
-    """What was needed, as a part of the share; infinite if it is not known, 0 without a limit."""
+    """Return the needed rate as a part of the share; infinite if it is not known, 0 without a limit."""
     needed, share = one.needed[kind], one.share[kind]
     if one.quota[kind] is None:
         return 0.0

@@ -92,7 +92,7 @@ class Sender:
         return None
 
     def acknowledges(self, sequence: int, sent_ns: int | None) -> None:
-        """It has taken an own report into account; `sent_ns` is None if nobody remembers when that was sent."""
+        """Note that it took an own report into account; `sent_ns` is None if the time of sending was forgotten."""
         if sent_ns is not None and sequence > self.acknowledged:
             self.acknowledged, self.known_ns = sequence, sent_ns
 

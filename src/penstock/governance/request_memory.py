@@ -16,7 +16,7 @@ nothing, so a client that announces much and sends little holds little.
 
 *Ordinary reads never exceed the available bytes.* When no useful amount is left, readers are refused and wait, ordered
 by the bytes they were served before (`fair_queue`). As bytes become free, `wake` gives turns to the first readers, only
-as many as the free bytes can serve, and promises them these bytes (`read_turns`).
+as many as the free bytes can serve, and promises them these bytes (`ReadTurns`).
 
 *A reserve serves complete frames.* Reads that may leave an unfinished frame may use three quarters of the size. A
 refused reader looks at the bytes at its socket; if these are complete frames, `look` grants exactly them from the
@@ -34,7 +34,7 @@ rest of the next frame. (KIP-72 reserves the announced size and lets any single 
 same.)
 
 *A slow, unfinished frame is evicted first.* If others wait and unfinished frames hold more than half of the ordinary
-part, those that grow too slowly while they are read are evicted, largest first (`slow_frames`).
+part, those that grow too slowly while they are read are evicted, largest first (`slow_owners`).
 """
 
 from __future__ import annotations
@@ -42,18 +42,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.units import NS_PER_MS
-from penstock.governance import slow_frames
-from penstock.governance.depletion import Depletion
-from penstock.governance.fair_queue import ANY, HOLDING, WHOLE, Reader, Tenant
+from penstock.governance.fair_queue import ANY, HOLDING, WHOLE, Reader, ReadTurns, Tenant, mark, slow_owners
 from penstock.governance.holds import HoldKind
 from penstock.governance.memory_pool import UNBOUNDED, ForeignLease, Leak, LeakDetector, Lease, SimpleMemoryPool
-from penstock.governance.read_turns import ReadTurns
-from penstock.governance.request_limits import LENGTH_BYTES, USEFUL_BYTES
-from penstock.governance.snapshot import RequestMemorySnapshot
+from penstock.governance.request_values import LENGTH_BYTES, USEFUL_BYTES, Depletion, RequestMemorySnapshot
 from penstock.governance.wait_times import WaitTimes
 
 if TYPE_CHECKING:
-    from penstock.governance.request_limits import RequestLimits
+    from penstock.governance.request_values import RequestLimits
 
 # Connections whose tenant is not known (yet) count as one tenant.
 NOBODY: Final = ""
@@ -196,11 +192,11 @@ class RequestMemory(SimpleMemoryPool):
             reader.held_bytes = held_bytes
             self._held_bytes += held_gain
             if held_gain != read_bytes or not held_before:  # A frame ended or began: measure it from now on.
-                slow_frames.mark(reader, now_ns, anew=True)
+                mark(reader, now_ns, anew=True)
                 if reader is self._finisher:
                     self._finisher = None
             else:
-                slow_frames.mark(reader, now_ns, anew=False)
+                mark(reader, now_ns, anew=False)
         if reader.frame_placed and (held_gain != read_bytes or not held_bytes):
             reader.frame_placed = False
         reserved_bytes = 0
@@ -358,7 +354,7 @@ class RequestMemory(SimpleMemoryPool):
         if excess_bytes <= 0 or self._starved_since_ns is None:
             return []
         starved_ns = now_ns - self._starved_since_ns
-        owners = slow_frames.slow_owners(self._readers.values(), excess_bytes, starved_ns, now_ns)
+        owners = slow_owners(self._readers.values(), excess_bytes, starved_ns, now_ns)
         self._evicted_total += len(owners)
         return owners
 

@@ -5,7 +5,7 @@ Why: a rate of a topic does not bound a tenant, which can create more topics. A 
 topics of its tenants and namespaces. Each broker enforces its share of the quota, and reports what the group used and
 what was held back, so that shares can follow demand.
 
-Where: `broker.publishing.groups` has one `GroupLimiter` per group in use; all topics of the group charge it, once per
+Where: `groups.group` has one `GroupLimiter` per group in use; all topics of the group charge it, once per
 run. `set_share` changes the share while traffic flows. Simulations of the exchange use the same class.
 
 - A run of any size passes when the balance is positive, and is charged in full. The debt is repaid before the next run.
@@ -23,11 +23,230 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from penstock.core.units import NS_PER_MS, NS_PER_S
-from penstock.governance.buckets import TokenBucket
-from penstock.governance.needed_rate import NeededRate
 
 if TYPE_CHECKING:
     from penstock.governance.observed_rate import ObservedRate
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Token buckets that may go into debt: what happened is charged in full, and a bucket in debt must wait.
+#
+# Why debt: a run of messages is accepted or refused as a whole, and a refusal would fail its producer. So the run is
+# accepted and charged, and the producer waits until the debt is repaid. Over any time, at most `rate` times that time,
+# one burst and the overshoot of one run pass. The overshoot is paid back.
+#
+# Why a change of rate keeps the balance: a new bucket would forgive the debt and allow another burst each time.
+#
+# The arithmetic uses whole numbers. The balance counts tokens times nanoseconds of the period, so rounding errors do
+# not add up.
+
+# A bucket is ready again when it holds 1/_READY_PART of its burst, and at least one token. So a waiting publisher is
+# woken at most a hundred times in a period. (Pulsar uses the same rule.)
+_READY_PART: Final = 100
+# One whose burst is given is ready when it holds what is added in this time: waiters go on smoothly.
+_READY_NS: Final = 10 * NS_PER_MS
+
+
+class TokenBucket:
+    """`rate` tokens in each `period_ns`; the burst is one period's tokens, or those of `burst_ns`.
+
+    Tokens are added evenly. If `stepwise`, all tokens of a period are added at its end; the first period begins when
+    the full bucket is first used. Times are nanoseconds of one monotonic clock. A time that is earlier than a previous
+    one counts as the previous one.
+    """
+
+    __slots__ = ("_at_ns", "_burst_ns", "_credit", "_spilled", "period_ns", "rate", "stepwise")
+
+    def __init__(
+        self,
+        rate: int,
+        now_ns: int,
+        *,
+        period_ns: int = NS_PER_S,
+        stepwise: bool = False,
+        burst_ns: int | None = None,
+    ) -> None:
+        _check(rate, period_ns)
+        self.rate = rate
+        self.period_ns = period_ns
+        self.stepwise = stepwise
+        self._burst_ns = burst_ns  # None: one period
+        self._credit = self._full  # in 1/period_ns of a token
+        self._spilled = 0  # the same: what was added to a full bucket
+        self._at_ns = now_ns
+
+    def consume(self, tokens: int, now_ns: int) -> None:
+        """Charge `tokens`, even if the balance becomes negative."""
+        self._settle(now_ns)
+        if self._credit == self._full:
+            self._at_ns = max(self._at_ns, now_ns)
+        self._credit -= tokens * self.period_ns
+
+    def available(self, now_ns: int) -> int:
+        """Return the balance in whole tokens, rounded down; negative in debt."""
+        self._settle(now_ns)
+        return self._credit // self.period_ns
+
+    def in_debt(self, now_ns: int) -> bool:
+        """Return whether no token is left, so that the next run must wait."""
+        self._settle(now_ns)
+        return self._credit <= 0
+
+    def full(self, now_ns: int) -> bool:
+        """Return whether nothing is left of what was charged."""
+        self._settle(now_ns)
+        return self._credit >= self._full
+
+    def ready_at_ns(self) -> int:
+        """Return when a bucket in debt is ready again if nothing more is charged; a time in the past means now."""
+        if self._burst_ns is None:
+            enough = max(self.period_ns, self._full // _READY_PART)
+        else:
+            # The burst of a low rate may be less than a token. A full bucket loses what is added while its timer is
+            # late, so half of the burst is enough.
+            enough = min(self._full // 2, max(self.period_ns, self.rate * _READY_NS))
+        wanted = enough - self._credit
+        if wanted <= 0:
+            return self._at_ns
+        wait_ns = -(-wanted // self.rate)
+        if self.stepwise:
+            wait_ns = -(-wait_ns // self.period_ns) * self.period_ns
+        return self._at_ns + wait_ns
+
+    def spilled(self, now_ns: int) -> int:
+        """Take away what does not fit, and return that of the time since the last call; in 1/period_ns of a token."""
+        self._settle(now_ns)
+        excess = max(0, self._credit - self._full)
+        self._credit -= excess
+        spilled, self._spilled = self._spilled + excess, 0
+        return spilled
+
+    def give(self, credit: int, now_ns: int) -> None:
+        """Add so many 1/period_ns of a token, also to a full bucket: until `spilled` is called."""
+        self._settle(now_ns)
+        self._credit += credit
+
+    def set_rate(self, rate: int, now_ns: int, *, period_ns: int | None = None) -> None:
+        """Change the rate and keep the balance. Tokens above the new burst are lost."""
+        period_ns = period_ns or self.period_ns
+        _check(rate, period_ns)
+        self._settle(now_ns)
+        if period_ns != self.period_ns:
+            # Rounded down: a change never gives anything away.
+            self._credit = self._credit * period_ns // self.period_ns
+        self.rate, self.period_ns = rate, period_ns
+        self._spilled += max(0, self._credit - self._full)
+        self._credit = min(self._credit, self._full)
+
+    @property
+    def _full(self) -> int:
+        return self.rate * (self.period_ns if self._burst_ns is None else self._burst_ns)
+
+    def _settle(self, now_ns: int) -> None:
+        """Add the tokens that were earned since the last call."""
+        passed_ns = now_ns - self._at_ns
+        if self.stepwise:
+            passed_ns -= passed_ns % self.period_ns
+        if passed_ns > 0:
+            self._at_ns += passed_ns
+            credit = self._credit + passed_ns * self.rate
+            limit = max(self._full, self._credit)
+            if credit > limit:
+                self._spilled += credit - limit
+                credit = limit
+            self._credit = credit
+
+
+def _check(rate: int, period_ns: int) -> None:
+    if rate < 1 or period_ns < 1:
+        raise ValueError(f"want a rate and a period of at least 1, got {rate} in {period_ns} ns; no limit is no bucket")
+
+
+# Points that are kept. Only traffic that becomes faster with each arrival has more; then the latest ones matter.
+POINTS_MAX: Final = 64
+# By more than the errors of the arithmetic: a rate that equals the steepest slope is not enough.
+_ROUNDED_UP: Final = 1 + 1e-9
+
+
+class NeededRate:
+    """The rate that one kind of traffic needs: the smallest one with which nothing would have waited since `take`.
+
+    The mean of a minute says little about a limit. A group that sends all of a minute in ten seconds waits with a quota
+    of twice its mean, and one that sends a large batch now and then never does. Records therefore carry this rate, so
+    that quotas can be chosen by what happened.
+
+    A bucket of rate r, with the burst of a time B, lets an entry of any size pass while its balance is positive. The
+    balance at t is r · (t - s + B) - A(s, t), where s is the last time at which it was full, and A what has arrived
+    since then, before this entry. So nothing waits exactly if r exceeds A(s, t) / (t - s + B) for all s before t: the
+    steepest line from a point (s, what had arrived) to a point (t + B, what has arrived now). As in the search for the
+    densest stretch of a sequence, it is enough to keep the lower convex hull of the points, and to walk along it in one
+    direction; an arrival costs some comparisons.
+
+    What waits has arrived, so it is counted when it is held. What a client keeps back, because it was not answered, is
+    not seen: of a limited minute, the rate is a lower bound.
+    """
+
+    __slots__ = ("_arrived", "_burst_ns", "_gone", "_highest", "_points")
+
+    def __init__(self, burst_ns: int, total: int) -> None:
+        """Start measuring.
+
+        Args:
+            burst_ns: after a pause, what is added in this time may pass at once.
+            total: what has arrived until now.
+        """
+        self._burst_ns = burst_ns
+        self._arrived = total
+        self._gone = 0  # arrived, and will not pass any more
+        # Times, and what had arrived before. No deque: it takes half a kilobyte, also for a group that is idle.
+        self._points: list[tuple[int, int]] = []
+        self._highest = 0.0
+
+    def arrived(self, total: int, entries: int, now_ns: int) -> None:
+        """Entries may have arrived: as many at once, the last of which may pass while the balance is positive.
+
+        Args:
+            total: what has passed, and what waits.
+            entries: how many have arrived; without meaning if the total is as before.
+            now_ns: time, which never goes back.
+        """
+        total += self._gone
+        before, new = self._arrived, total - self._arrived
+        if new <= 0:
+            return
+        self._arrived = total
+        points = self._points
+        # The hull: slopes between its points grow, so the last ones go that the new one makes a way around.
+        while len(points) > 1:
+            (s, amount), (other_s, other_amount) = points[-2:]
+            if (other_amount - amount) * (now_ns - other_s) < (before - other_amount) * (other_s - s):
+                break
+            points.pop()
+        if not points or points[-1][0] < now_ns:
+            points.append((now_ns, before))
+        # The tangent: a point that the next one beats is never the best again.
+        end_ns, end = now_ns + self._burst_ns, total - new // max(1, entries)
+        s, amount = points[0]
+        steepest, first = (end - amount) / (end_ns - s), 0
+        while first + 1 < len(points):
+            s, amount = points[first + 1]
+            slope = (end - amount) / (end_ns - s)
+            if slope < steepest:
+                break
+            steepest, first = slope, first + 1
+        self._highest = max(self._highest, steepest)
+        if first or len(points) > POINTS_MAX:
+            del points[: max(first, len(points) - POINTS_MAX)]
+
+    def settled(self, total: int) -> None:
+        """Nothing waits; what has arrived beyond `total` was dropped with its clients."""
+        self._gone = self._arrived - total
+
+    def take(self) -> float:
+        """Return the rate since the last call, per second: a larger one would have made nothing wait."""
+        highest, self._highest = self._highest, 0.0
+        return highest * NS_PER_S * _ROUNDED_UP
+
 
 # A group that was idle may send this much at once. A burst of a second, as Pulsar's, exceeds the quota by its whole
 # size in the second in which several brokers use theirs.
@@ -83,7 +302,7 @@ class GroupRates:
 
 
 class ClassUsage(NamedTuple):
-    """What one class of traffic (publish or dispatch) of a group did in an interval."""
+    """Usage of one class of traffic (publish or dispatch) of a group in an interval."""
 
     passed: Amount
     held: Amount  # waits at the end of the interval, as far as the broker can see
@@ -91,7 +310,7 @@ class ClassUsage(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """What a group did on this broker in an interval."""
+    """Usage of a group on this broker in an interval."""
 
     elapsed_ns: int
     publish: ClassUsage
@@ -99,7 +318,7 @@ class Usage(NamedTuple):
 
 
 class Needed(NamedTuple):
-    """Which rates would have been enough; see `needed_rate`."""
+    """Which rates would have been enough; see `NeededRate`."""
 
     messages: NeededRate
     bytes: NeededRate
@@ -109,6 +328,7 @@ class ClassLimiter:
     """The limit and the counters of one class of traffic of a group: publish or dispatch.
 
     Attributes:
+        step_ns: the period of a share that is added at its end; see `set_share`.
         needed: measures which share would have been enough; None: nobody asks.
         observed: counts what another share would have done; None: nobody asks.
     """
@@ -118,7 +338,6 @@ class ClassLimiter:
         "_bytes",
         "_limited_ns",
         "_messages",
-        "_step_ns",
         "_waits_since_ns",
         "bytes_passed",
         "held",
@@ -126,13 +345,14 @@ class ClassLimiter:
         "needed",
         "observed",
         "share",
+        "step_ns",
     )
 
     def __init__(self, *, burst_ns: int = BURST_NS) -> None:
         """Args: burst_ns: after a pause, what is added in this time may pass at once."""
         self.share = UNLIMITED
         self._burst_ns = burst_ns
-        self._step_ns: int | None = None
+        self.step_ns: int | None = None
         # Counted since the group is known here; never reset.
         self.messages_passed = 0
         self.bytes_passed = 0
@@ -200,7 +420,7 @@ class ClassLimiter:
             step_ns: the share, of whole numbers, is that of such a period, and is added at its end, as Pulsar's
                 dispatch rates are; the burst is a period's. Either all shares of a limiter have one, or none.
         """
-        self.share, self._step_ns = share, step_ns
+        self.share, self.step_ns = share, step_ns
         self._messages = self._changed(self._messages, share.messages, now_ns)
         self._bytes = self._changed(self._bytes, share.bytes, now_ns)
 
@@ -218,7 +438,7 @@ class ClassLimiter:
     def _changed(self, bucket: TokenBucket | None, per_second: float | None, now_ns: int) -> TokenBucket | None:
         if per_second is None:
             return None
-        step_ns = self._step_ns
+        step_ns = self.step_ns
         rate, period_ns = (
             (max(1, _thousandths(per_second)), _PERIOD_NS) if step_ns is None else (int(per_second), step_ns)
         )
@@ -251,7 +471,7 @@ class ClassLimiter:
 
     @property
     def seen(self) -> Amount:
-        """What has arrived: passed, or waits."""
+        """The amount that has arrived: passed, or waits."""
         return self.held.plus(self.messages_passed, self.bytes_passed)
 
     @property

@@ -2,7 +2,7 @@
 """A queue in which tenants take turns, and within a tenant its connections; items of one connection keep their order.
 
 Why: in a plain queue, a client that sends a thousand requests makes all others wait for a thousand answers. Where:
-`net.loop_share` queues topic listings here until they may be gathered. All operations are O(1).
+`net.loop` queues topic listings here until they may be gathered. All operations are O(1).
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from penstock.governance.permit_types import Owner
-from penstock.governance.waiting_counts import WaitingCounts
+from penstock.governance.permits import Owner, WaitingCounts
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

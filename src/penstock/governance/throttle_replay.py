@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What adaptive throttling would have done: recorded or imagined usage and pressures in, its decisions out.
+"""Replay of adaptive throttling: recorded or imagined usage and pressures in, its decisions out.
 
 Why: watermarks are chosen by asking what they would have done last week. The controller is the broker's own; there is
 no second model of it. Only the publishers are imagined: each wants to publish what was recorded, keeps at most a window
@@ -14,15 +14,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.core.units import NS_PER_S
-from penstock.governance.adaptive_controller import ThrottleController
-from penstock.governance.adaptive_throttle import Kind, Pressures, Seen, Throttle, ThrottleOptions
+from penstock.governance.adaptive_throttle import Kind, Pressures, Seen, Throttle, ThrottleController, ThrottleOptions
 from penstock.governance.allocation import water_level
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from penstock.governance.adaptive_controller import Account
-    from penstock.governance.adaptive_throttle import ThrottleDecision
+    from penstock.governance.adaptive_throttle import Account, ThrottleDecision
 
 # Messages that a producer of Pulsar's clients has in flight at most.
 WINDOW: Final = 1_000
@@ -31,7 +29,7 @@ _PARTS: Final = 1_000
 
 
 class TopicUse(NamedTuple):
-    """What one topic wanted, from the row before until this one. `backlog` is the part of its quota in use."""
+    """Demand of one topic, from the row before until this one. `backlog` is the part of its quota in use."""
 
     messages_per_s: float
     bytes_per_s: float = 0.0

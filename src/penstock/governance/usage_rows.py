@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the other brokers use of each group: PIP-82's Map<group, Map<broker, usage>>, in columns.
+"""Usage of each group on the other brokers: PIP-82's Map<group, Map<broker, usage>>, in columns.
 
 Why columns: a broker with 5,000 groups, each on four other brokers, keeps 20,000 rows of four numbers. As objects they
 take 10 MB, as columns 0.5 MB. Where: `quota_exchange` fills it from reports, and reads one group's rows to divide its

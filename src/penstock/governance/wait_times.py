@@ -8,24 +8,19 @@ observes each request that was granted or timed out; metrics read `snapshot`.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter, deque
 from dataclasses import dataclass
 from math import ceil, nan
 from typing import Final
 
-from penstock.core.units import NS_PER_MS, NS_PER_S
+from penstock.core.durations import Durations, DurationsSnapshot
+from penstock.core.units import NS_PER_S
 
 QUANTILES: Final = (0.5, 0.95, 0.99, 1.0)
 
 # Quantiles cover the current window and the four before it: four to five minutes, as the alert rules do.
 WINDOW_NS: Final = 60 * NS_PER_S
 WINDOWS: Final = 5
-
-# Upper ends of the histogram's buckets; the last bucket has none. 25 s is the longest wait by default.
-BOUNDS_NS: Final = tuple(
-    ms * NS_PER_MS for ms in (1, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000)
-)
 
 # log2 of the buckets in an octave.
 _STEP_BITS: Final = 5
@@ -35,12 +30,20 @@ _STEP_BITS: Final = 5
 class WaitTimesSnapshot:
     """One moment. Quantiles are NaN when no request has waited."""
 
-    count: int  # since the start
-    sum_ns: int
+    times: DurationsSnapshot  # since the start
     shortest_ns: int  # since the start; 0 before the first
     longest_ns: int
     quantiles_ns: tuple[tuple[float, float], ...]  # (quantile, wait)
-    histogram: tuple[int, ...]  # the count of each bucket of `BOUNDS_NS`, and of the one above
+
+    @property
+    def count(self) -> int:
+        """How many requests have waited, since the start."""
+        return self.times.count
+
+    @property
+    def sum_ns(self) -> int:
+        """How long they have waited together, since the start."""
+        return self.times.sum_ns
 
 
 class _Window:
@@ -55,23 +58,19 @@ class _Window:
 class WaitTimes:
     """Records waiting times in nanoseconds of one monotonic clock."""
 
-    __slots__ = ("_count", "_histogram", "_longest_ns", "_shortest_ns", "_sum_ns", "_windows")
+    __slots__ = ("_longest_ns", "_shortest_ns", "_times", "_windows")
 
     def __init__(self) -> None:
-        self._count = 0
-        self._sum_ns = 0
+        self._times = Durations()
         self._shortest_ns: int | None = None
         self._longest_ns = 0
-        self._histogram = [0] * (len(BOUNDS_NS) + 1)
         self._windows: deque[_Window] = deque(maxlen=WINDOWS)
 
     def observe(self, wait_ns: int, now_ns: int) -> None:
         """Record one wait."""
-        self._count += 1
-        self._sum_ns += wait_ns
+        self._times.observe(wait_ns)
         self._shortest_ns = wait_ns if self._shortest_ns is None else min(self._shortest_ns, wait_ns)
         self._longest_ns = max(self._longest_ns, wait_ns)
-        self._histogram[bisect_left(BOUNDS_NS, wait_ns)] += 1
         if not self._windows or now_ns - self._windows[-1].started_ns >= WINDOW_NS:
             self._windows.append(_Window(now_ns))
         window = self._windows[-1]
@@ -85,12 +84,10 @@ class WaitTimes:
             buckets.update(window.buckets)
         longest_ns = max((window.longest_ns for window in recent), default=0)
         return WaitTimesSnapshot(
-            self._count,
-            self._sum_ns,
+            self._times.snapshot(),
             self._shortest_ns or 0,
             self._longest_ns,
             tuple(_quantiles(buckets, longest_ns)),
-            tuple(self._histogram),
         )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What topics and payers have for adaptive throttling: the controller's state, and the limit that producers wait for.
+"""State of topics and payers in adaptive throttling: the controller's state, and the limit that producers wait for.
 
 Why a line of its own and not the topic's publish rate: both limits may stop the same producer, and neither may undo the
 other. The adaptive one holds SENDs like that of a resource group, so other producers of a connection go on (A11).
@@ -10,18 +10,18 @@ proxy's `relayed_sends`, add the lines to the limiters of topics while they are 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from penstock.governance.holds import HoldKind
 from penstock.governance.resource_group import ClassLimiter, GroupRate
-from penstock.groups.publish_limit import PublishLimit
+from penstock.groups.limit import PublishLimit
 
 if TYPE_CHECKING:
     import asyncio
 
     from penstock.core.clock import Clock
-    from penstock.governance.adaptive_controller import Account
-    from penstock.governance.adaptive_throttle import Throttle
+    from penstock.governance.adaptive_throttle import Account, Throttle
 
 
 class AdaptivePublish(PublishLimit):
@@ -37,7 +37,7 @@ class AdaptivePublish(PublishLimit):
 
     @property
     def owner_text(self) -> str:
-        """Whose limit it is, for sentences."""
+        """Owner of the limit, for sentences."""
         return self.throttle.topic or f"all topics of {self.throttle.payer}"
 
 
@@ -68,16 +68,14 @@ class Throttled:
         """Give the limit the rates of the throttle. Its debt stays (A4)."""
         if self.line is None:
             self.line = AdaptivePublish(self.throttle, clock, loop)
-        share = GroupRate(self.throttle.messages.rate, self.throttle.bytes.rate)
-        self.line.limiter.set_share(share, clock.monotonic_ns())
-        self.line.look_again()
+        self.line.set_share(GroupRate(self.throttle.messages.rate, self.throttle.bytes.rate))
 
 
 class AdaptiveTopic(Throttled):
     """One topic.
 
     Attributes:
-        backlog: what a broker knows of its backlog (`backlog_sizes`); None without a quota.
+        backlog: the broker's measure of its backlog (`backlog_sizes`); None without a quota.
     """
 
     __slots__ = ("backlog",)
@@ -97,6 +95,7 @@ class AdaptivePayer(Throttled):
         self.account = account
 
 
+@dataclass(eq=False, slots=True)
 class MeasuredBacklog:
     """The size of a topic's backlog at a moment, and what has to be added since.
 
@@ -107,10 +106,7 @@ class MeasuredBacklog:
         measuring: whether a newer size is being read.
     """
 
-    __slots__ = ("bytes_in", "mark", "measuring", "nbytes")
-
-    def __init__(self) -> None:
-        self.nbytes = 0
-        self.bytes_in = 0
-        self.mark: int | None = None  # None: not measured
-        self.measuring = False
+    nbytes: int = 0
+    bytes_in: int = 0
+    mark: int | None = None  # None: not measured
+    measuring: bool = False

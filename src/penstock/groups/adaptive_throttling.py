@@ -19,8 +19,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from penstock.core.units import NS_PER_MS, NS_PER_S
-from penstock.governance.adaptive_controller import GROUP, ThrottleController
-from penstock.governance.adaptive_throttle import Seen, Throttle, ThrottleOptions, Watermarks
+from penstock.governance.adaptive_throttle import GROUP, Seen, Throttle, ThrottleController, ThrottleOptions, Watermarks
 from penstock.governance.budget import Charge
 from penstock.governance.resource_group import Amount
 from penstock.groups.adaptive_publish import AdaptivePayer, AdaptiveTopic
@@ -123,7 +122,7 @@ class AdaptiveThrottling(Generic[TopicT]):
     Attributes:
         memory: measures memory.
         disk_delay: measures the disk.
-        observer: is told every decision, beside the log; None: nobody.
+        observer: is told every decision, beside the log; None: only the log is.
         give_back: asks the allocator to return free memory.
         measured: memory, at the last cycle.
     """
@@ -187,7 +186,7 @@ class AdaptiveThrottling(Generic[TopicT]):
         self._states.release()
 
     def _charge(self, nbytes: int) -> None:
-        """Charge the states of topics, or release them. What is released when all stops is not released again."""
+        """Charge the states of topics, or release them. States released when all stops are not released again."""
         self._states.recharge(max(0, self._states.charged_bytes + nbytes))
 
     def options_changed(self) -> None:
@@ -456,7 +455,7 @@ class AdaptiveThrottling(Generic[TopicT]):
 
 
 def payer_of(topic: ThrottledTopic) -> str:
-    """Whose account pays for the traffic of a topic."""
+    """Return the account that pays for the traffic of a topic."""
     groups = topic.resource_groups
     return f"{GROUP}{groups[0].name}" if groups else topic.name.tenant
 

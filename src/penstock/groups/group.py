@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.governance.observed_rate import ObservedRate
 from penstock.governance.resource_group import GroupLimiter, GroupRate, GroupRates
-from penstock.groups.dispatch_limit import DispatchLimit
-from penstock.groups.publish_limit import PublishLimit
+from penstock.groups.limit import DispatchLimit, PublishLimit
 
 if TYPE_CHECKING:
     import asyncio
@@ -26,8 +25,8 @@ class Group:
     """One resource group on this broker, or on this proxy.
 
     Attributes:
-        stored: what the quota was made from; a changed quota has another object here.
-        quota: what is configured for all members together.
+        stored: the object that the quota was made from; a changed quota has another one.
+        quota: as configured for all members together.
         limiter: this member's share, its balances and its counters.
         publish: producers that wait.
         dispatch: subscriptions that wait.
@@ -89,6 +88,21 @@ class Group:
         (self.publish, self.dispatch)[kind // 2].look_again()
 
 
+class Limited(Protocol):
+    """A topic, or what a client of a proxy has of one."""
+
+    resource_groups: tuple[Group, ...]
+
+
+def set_groups(one: Limited, groups: tuple[Group, ...]) -> None:
+    """Set the groups that limit a topic, and count it in each of them."""
+    for group in one.resource_groups:
+        group.topics -= 1
+    for group in groups:
+        group.topics += 1
+    one.resource_groups = groups
+
+
 def _part_of(other: GroupRate, in_force: GroupRate, share: GroupRate) -> GroupRate:
     """The same part of another quota as the share is of the one in force."""
     return GroupRate(
@@ -101,16 +115,11 @@ def _scaled(rate: float | None, quota: float | None, part: float | None) -> floa
 
 
 class Sharing(Protocol):
-    """Divides quotas between the members of a cluster."""
+    """Divides quotas between the members of a cluster: `SharedQuotas`, which knows this module."""
 
-    def share(self, group: Group) -> None:
-        """Set the share of a group that is new here, or whose quota changed."""
-
-    def forget(self, group: Group) -> None:
-        """A group was deleted."""
-
-    def review(self) -> None:
-        """Begin or end to divide quotas: attachments or settings may have changed."""
+    def share(self, group: Group) -> None: ...
+    def forget(self, group: Group) -> None: ...
+    def review(self) -> None: ...
 
 
 class GroupsInUse:
@@ -147,7 +156,7 @@ class GroupsInUse:
         self._share(group)
 
     def _end(self, group: Group) -> None:
-        """A group is deleted: whoever waits goes on."""
+        """A group is deleted: its waiters go on."""
         del self._groups[group.name]
         group.set_share(GroupRates(), self._clock.monotonic_ns())
         if self.sharing is not None:

@@ -21,9 +21,9 @@ The bound: all consumers of a group together have permits for at most `OUTSTANDI
 each as that divided by their number, and at least one. So a group whose topics all become busy at once exceeds its
 share once by twice this, and by an entry of each consumer; the excess is repaid before others pass.
 
-A consumer that was connected before its topic had a group is not exact: nobody knows how many permits its broker has.
-Its permits wait while the group is in debt, and then pass all together.
-Where: `proxy.relayed_consumers` has one `Permits` for each consumer with a group.
+A consumer that was connected before its topic had a group is not exact: the number of permits that its broker has is
+unknown. Its permits wait while the group is in debt, and then pass all together.
+Where: `proxy.consumers` has one `Permits` for each consumer with a group.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.units import NS_PER_MS, NS_PER_S
 from penstock.governance.holds import Episode
 from penstock.governance.resource_group import Amount
+from penstock.groups.limit import blocker
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Iterable
 
     from penstock.core.clock import Clock
-    from penstock.groups.dispatch_limit import DispatchLimit
+    from penstock.groups.limit import DispatchLimit
 
 # For how long permits may be outstanding for a consumer before they are taken for unused.
 RESERVED_NS: Final = 200 * NS_PER_MS
@@ -113,7 +114,7 @@ class Permits:
             self._grant(wanted)
 
     def leave(self) -> None:
-        """The consumer is gone, or has other groups. What was reserved has probably been sent, and is not returned."""
+        """The consumer is gone, or has other groups. Reserved amounts have probably been sent, and are not returned."""
         for line in self.lines:
             line.forget(self)
             line.consumers -= 1
@@ -157,7 +158,7 @@ class Permits:
                 self._pass_on(self.wanted)
             return
         now_ns = self._steps.clock.monotonic_ns()
-        short = next((line for line in self.lines if line.short_of(now_ns) is not None), None)
+        short = blocker(self.lines, now_ns)
         if short is not None:
             self._wait(short, now_ns)
             return

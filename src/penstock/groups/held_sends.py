@@ -18,20 +18,81 @@ Where: a session has one as soon as one of its producers has such a limit, and p
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.governance.holds import Episode, HoldKind
 from penstock.governance.resource_group import Amount
+from penstock.groups.limit import blocker
 from penstock.wire.batch_counts import counts_in
 from penstock.wire.events import PublishRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from penstock.core.clock import Clock
     from penstock.governance.memory_pool import Lease
-    from penstock.groups.held_memory import HeldMemory
+    from penstock.governance.request_memory import RequestMemory
+    from penstock.groups.limit import PublishLimit
     from penstock.groups.ports import LimitedProducer, LimitedTopic, SendingClient
-    from penstock.groups.publish_limit import PublishLimit
+
+
+# Parts of request memory that may be held: by all connections, and by one. What connections have sent before they stand
+# still may be as much again.
+_PART_OF_ALL: Final = 4
+_PART_AT_MOST: Final = 2
+_PART_OF_ONE: Final = 8
+
+
+class HeldMemory:
+    """Held SENDs and bytes of all connections, or of one.
+
+    It is no row: held bytes stay charged to request memory, and are charged once.
+    """
+
+    __slots__ = ("_part", "bytes", "clock", "of_all", "requests", "sends")
+
+    def __init__(self, requests: RequestMemory, clock: Clock, of_all: HeldMemory | None = None) -> None:
+        """Args: of_all: the memory of all connections; None: this is it."""
+        self.requests = requests
+        self.clock = clock
+        self.of_all = of_all or self
+        self._part = _PART_OF_ALL if of_all is None else _PART_OF_ONE
+        self.bytes = 0
+        self.sends = 0
+
+    def of_connection(self) -> HeldMemory:
+        """Return the part of a connection, which holds nothing yet."""
+        return HeldMemory(self.requests, self.clock, self)
+
+    def charge(self, nbytes: int, sends: int) -> None:
+        """Hold this much more."""
+        self.bytes += nbytes
+        self.sends += sends
+        if self.of_all is not self:
+            self.of_all.charge(nbytes, sends)
+
+    def release(self, nbytes: int, sends: int) -> None:
+        """Hold this much less."""
+        self.charge(-nbytes, -sends)
+
+    @property
+    def full(self) -> bool:
+        """Whether connections that would hold more stand still."""
+        return self._is(self._part)
+
+    @property
+    def half_full(self) -> bool:
+        """Whether half of it is held."""
+        return self._is(2 * self._part)
+
+    @property
+    def overfull(self) -> bool:
+        """Whether not even what was read already can be held."""
+        return self._is(_PART_AT_MOST)
+
+    def _is(self, part: int) -> bool:
+        """Whether it holds this part of request memory, or of the number of requests."""
+        return self.bytes * part >= self.requests.size or self.sends * part >= self.requests.requests_max
 
 
 class _HeldRun(NamedTuple):
@@ -39,6 +100,7 @@ class _HeldRun(NamedTuple):
 
     run: PublishRun
     lease: Lease
+    since_ns: int
 
 
 class HeldProducer:
@@ -61,7 +123,7 @@ class HeldProducer:
         return self.producer.topic
 
     def hold(self, run: PublishRun, lease: Lease) -> None:
-        self._runs.append(_HeldRun(run, lease))
+        self._runs.append(_HeldRun(run, lease, self.of.now_ns()))
         self._count(len(run.offsets), _messages(run, 0, len(run.offsets)), sum(run.lengths))
         if self.line is not None:
             self.line.limiter.arrived(len(run.offsets), self.of.now_ns())
@@ -71,14 +133,16 @@ class HeldProducer:
         """See `Waiter.go`."""
         self._left_line()
         passed = (
-            self.publish(messages, nbytes) if self.rows and blocker(self.topic, self.of.now_ns()) is None else (0, 0)
+            self.publish(messages, nbytes)
+            if self.rows and blocker(self.topic.publish_lines, self.of.now_ns()) is None
+            else (0, 0)
         )
         self.of.went(self)
         return passed
 
     def publish(self, messages: int | None, nbytes: int | None) -> tuple[int, int]:
         """Publish SENDs of the first run, up to these amounts, at least one; returns what it charged."""
-        run, lease = self._runs[0]
+        run, lease, since_ns = self._runs[0]
         start = self._next_row
         stop = start
         last = len(run.offsets)
@@ -102,16 +166,16 @@ class HeldProducer:
             part_lease = self.of.split(lease, min(lease.size_bytes, part.charged_bytes), stop - start)
         self.of.memory.release(part_lease.size_bytes, stop - start)
         before = (self.producer.messages_in, self.producer.bytes_in)
-        self.of.submit(part, part_lease)
+        self.of.submit(part, part_lease, since_ns)
         return self.producer.messages_in - before[0], self.producer.bytes_in - before[1]
 
     def drop(self) -> list[Callable[[], None]]:
         """Release what is held: its producer is gone. Returns what waited for it."""
         self._left_line()
         nbytes = 0
-        for _, lease in self._runs:
-            nbytes += lease.size_bytes
-            self.of.release(lease)
+        for held in self._runs:
+            nbytes += held.lease.size_bytes
+            self.of.release(held.lease)
         self.of.memory.release(nbytes, self.rows)
         self._runs.clear()
         self._count(-self.rows, -self.amount.messages, -self.amount.bytes)
@@ -169,7 +233,7 @@ class HeldSends:
         session: SendingClient,
         memory: HeldMemory,
         *,
-        submit: Callable[[PublishRun, Lease], None],
+        submit: Callable[[PublishRun, Lease, int], None],
         release: Callable[[Lease], None],
         pick: Callable[[PublishRun, Sequence[int]], PublishRun] = PublishRun.pick,
         mislabelled: Callable[[], None] | None = None,
@@ -179,11 +243,12 @@ class HeldSends:
         Args:
             session: of the client.
             memory: how much may be held.
-            submit: publishes a run and charges its producers' limits; the lease is released when that is done.
+            submit: publishes a run and charges its producers' limits; the lease is released when that is done. It is
+                told since when the run was held.
             release: gives memory back for what is dropped.
             pick: returns a run of some rows.
             mislabelled: is called for a SEND that says it holds fewer messages than its batch; its run is dropped.
-                None: whoever gets the run counts by the numbers that are found here.
+                None: the receiver of the run counts by the numbers that are found here.
         """
         self.session = session
         self.submit = submit
@@ -246,7 +311,7 @@ class HeldSends:
 
         Otherwise the first SENDs of each new connection would pass.
         """
-        if self.memory.of_all.full and blocker(producer.topic, self.now_ns()) is not None:
+        if self.memory.of_all.full and blocker(producer.topic.publish_lines, self.now_ns()) is not None:
             held = self._producers[producer.producer_id] = HeldProducer(self, producer)
             self._begin_to_wait(held)
             self._mute_if_full(at_once=True)
@@ -303,7 +368,7 @@ class HeldSends:
         """Let a producer wait for the first limit that it cannot pass now; for its turn if it could pass all."""
         lines = held.topic.publish_lines
         if lines:
-            held.join(blocker(held.topic, self.now_ns()) or lines[0])
+            held.join(blocker(lines, self.now_ns()) or lines[0])
         else:
             while held.rows and self.session.connection.is_open:
                 held.publish(None, None)
@@ -341,7 +406,7 @@ class HeldSends:
     # -- memory
 
     def waiting_of(self, producer_id: int) -> HeldProducer | None:
-        """What waits of a producer."""
+        """Return the held SENDs of a producer; None without any."""
         return self._producers.get(producer_id)
 
     @property
@@ -369,11 +434,6 @@ class HeldSends:
         if not self._producers or half_empty:
             muted_for, self._muted_for = self._muted_for, None
             self.session.connection.unmute(*muted_for)
-
-
-def blocker(topic: LimitedTopic, now_ns: int) -> PublishLimit | None:
-    """The first limit of a topic that is in debt."""
-    return next((line for line in topic.publish_lines if line.short_of(now_ns) is not None), None)
 
 
 def _all_may_pass(run: PublishRun, producers: Iterable[LimitedProducer]) -> bool:

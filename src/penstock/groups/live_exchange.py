@@ -2,38 +2,135 @@
 """The exchange of usage reports, live: its timer, its connection to the usage topic, and the groups that it limits.
 
 Why apart from `QuotaExchange`: it decides, and needs no clock, topic or membership.
-Where: a broker's `quota_sharing` and a proxy's have one while quotas are shared.
+Where: `quota_sharing` of a broker and of a proxy are the two kinds of `SharedQuotas`, which has one while quotas are
+shared. Nothing of it exists else: no timer, no task, no connection.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final
 
-from penstock.core.units import NS_PER_S
+from penstock.core.units import NS_PER_MS, NS_PER_S
 from penstock.governance.quota_exchange import QuotaExchange, quotas_of
-from penstock.governance.quota_members import LEASE_INTERVALS
 from penstock.governance.report_senders import Refusal
-from penstock.groups.last_reports import LastReports
 from penstock.net.usage_topic import UsageTopic
 from penstock.wire.usage_reports import BadUsageReport, decode, encode, group_id
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections import Counter
+    from collections.abc import Callable, Mapping
 
     from penstock.core.checksum import Buffer
     from penstock.core.clock import Clock
-    from penstock.core.membership import MemberNames
+    from penstock.core.membership import MemberNames, Registration, Registry
     from penstock.core.names import NamespaceName, TopicName
-    from penstock.core.usage_report import UsageReport
+    from penstock.core.usage_report import FourNumbers, UsageReport
     from penstock.governance.quota_exchange import ExchangeOptions
     from penstock.governance.resource_group import ClassLimiter, GroupRates
-    from penstock.groups.group import Group
+    from penstock.groups.group import Group, GroupsInUse
     from penstock.net.usage_topic import Reporting
 
+
+# Members that are remembered; the exchange is made for hundreds.
+MEMBERS_MAX: Final = 1_000
+
+
+class HeardNames:
+    """Membership by report: who has sent a signed usage report lately is a member of a proxy without `membershipUrl`.
+
+    Proxies on several machines need no registry for this. With ZooKeeper a process that died is noticed sooner than
+    after its reports have stopped, and two processes of one name are told apart. All methods are called on the event
+    loop.
+
+    Attributes:
+        own: the name of this process.
+        names: the members; `own` always is one.
+    """
+
+    def __init__(self, own: str, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self.own = own
+        self.names = frozenset({own})
+        self._clock = clock
+        self._loop = loop
+        self._until_ns: dict[str, int] = {}
+        self._listeners: list[Callable[[], None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def hear(self, name: str, until_ns: int) -> None:
+        """See `MemberNames`; a name that is new is a member from now on."""
+        if name == self.own or (name not in self._until_ns and len(self._until_ns) >= MEMBERS_MAX):
+            return
+        self._until_ns[name] = max(until_ns, self._until_ns.get(name, 0))
+        self._publish()
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        """See `MemberNames`."""
+        self._listeners.append(changed)
+
+    def close(self) -> None:
+        """Watch no longer."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._listeners.clear()
+
+    def _publish(self) -> None:
+        names = frozenset({self.own, *self._until_ns})
+        if self._timer is None and self._until_ns:
+            wait_ns = max(0, min(self._until_ns.values()) - self._clock.monotonic_ns())
+            self._timer = self._loop.call_later(wait_ns / NS_PER_S, self._expire)
+        if names != self.names:
+            self.names = names
+            for changed in self._listeners:
+                changed()
+
+    def _expire(self) -> None:
+        self._timer = None
+        now_ns = self._clock.monotonic_ns()
+        self._until_ns = {name: until_ns for name, until_ns in self._until_ns.items() if until_ns > now_ns}
+        self._publish()
+
+
+# Processes of which the last report is remembered; the oldest are forgotten first.
+REMEMBERED_MAX: Final = 1_000
+# How much the clocks of two machines may differ. A process that nobody here remembers is believed if its report is not
+# older than this and a lease.
+CLOCKS_APART_MS: Final = 60_000
+
+
+class LastReports:
+    """The last report of each process, also after it has ceased to be a member.
+
+    Where reports make members, whoever may write to the usage topic can send an old report of a dead process again,
+    signature and all. It would be a member for a while, again and again, and keep a part of every quota.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[int, int]] = {}  # incarnation and sequence, in the order of their arrival
+
+    def refuses(self, report: UsageReport, wall_ms: int, lease_ns: int) -> Refusal | None:
+        """Return why the report of a stranger does not make it a member; None if it does."""
+        last = self._last.get(report.broker)
+        if last is not None and (report.incarnation, report.sequence) <= last:
+            return Refusal.REPEATED
+        if wall_ms - report.published_ms > lease_ns // NS_PER_MS + CLOCKS_APART_MS:
+            return Refusal.OLD
+        return None
+
+    def came(self, report: UsageReport) -> None:
+        """Remember a report that counts."""
+        self._last.pop(report.broker, None)
+        self._last[report.broker] = (report.incarnation, report.sequence)
+        if len(self._last) > REMEMBERED_MAX:
+            del self._last[next(iter(self._last))]
+
+
 log = logging.getLogger(__name__)
+
+# A report is evidence for so many intervals that its sender lives.
+_PRESENT_INTERVALS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,34 +148,136 @@ class SharingOptions:
     exchange: ExchangeOptions
 
 
-class SharingHost(Protocol):
-    """What an exchange uses of the broker or proxy that it belongs to, and counts there."""
+class SharedQuotas:
+    """The part of a broker or a proxy in the exchange. All methods are called on the event loop.
 
-    sent: int  # reports that were published
-    received: int  # reports of other members that counted
-    refused: Counter[str]  # messages on the usage topic that did not count, by reason
-    failures: int  # own errors, and connections to the topic that failed or ended
+    Attributes:
+        sent: reports that were published.
+        received: reports of other members that counted.
+        refused: messages on the usage topic that did not count, by reason.
+        failures: own errors, and connections to the topic that failed or ended.
+    """
+
+    def __init__(
+        self,
+        groups: GroupsInUse,
+        names: MemberNames,
+        registry: Registry | None,
+        reporting: Reporting,
+        options: Callable[[], SharingOptions],
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """Args: names: of the members; registry: where they register, if they do; options: those in force now."""
+        self.sent = 0
+        self.received = 0
+        self.refused: Counter[str] = Counter()
+        self.failures = 0
+        self.names = names
+        self.reporting = reporting
+        self.clock = clock
+        self.loop = loop
+        self._groups = groups
+        self._registry = registry
+        self._options = options
+        self._running: LiveExchange | None = None
+        self._incarnation = 0
+        self._ending: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        names.listen(self.review)
+
+    # -- for `GroupsInUse` --------------------------------------------------------------------------------------------
+
+    def share(self, group: Group) -> None:
+        """Set the share of a group that is new here, or whose quota changed."""
+        if self._running is not None:
+            self._running.share(group)
+        else:
+            group.set_share(group.quota, self.clock.monotonic_ns())
+
+    def forget(self, group: Group) -> None:
+        """A group was deleted."""
+        if self._running is not None:
+            self._running.forget(group.name)
+
+    def review(self) -> None:
+        """Begin, continue or end to divide quotas, as attachments, members and options are now."""
+        options = self._options()
+        wanted = options.enabled and not self._stopping and self._wanted()
+        if self._running is not None and (self._running.options != options or not wanted):
+            ending = self.loop.create_task(self._running.end())
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+            self._running = None
+            if not wanted:
+                self._share_all()
+        if wanted and self._running is None:
+            # For the others, a later exchange of this process is another process.
+            self._incarnation = max(self._incarnation + 1, self.clock.wall_ms())
+            self._running = LiveExchange(self, options, self._incarnation)
+            self._running.update()
+            self._share_all()
+        elif self._running is not None:
+            self._running.update()
+
+    def _share_all(self) -> None:
+        for group in self._groups.in_use.values():
+            self.share(group)
+
+    async def stop(self) -> None:
+        """Tell the others that this member leaves, and end."""
+        self._stopping = True
+        running, self._running = self._running, None
+        if running is not None:
+            await running.leave()
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    # -- for metrics and explanations ---------------------------------------------------------------------------------
+
+    def others(self, group: str) -> Mapping[str, FourNumbers]:
+        """Demand of each other member for a group, as it reported; thousandths per second."""
+        return self._running.exchange.others(group_id(group)) if self._running is not None else {}
 
     @property
-    def reporting(self) -> Reporting: ...
+    def connected(self) -> bool:
+        """Whether reports can be sent."""
+        return self._running is not None and self._running.topic.is_open
+
     @property
-    def names(self) -> MemberNames: ...
+    def members(self) -> int:
+        """How many share quotas now; 0 while there is nothing to share."""
+        return len(self.names.names) if self._running is not None else 0
+
     @property
-    def clock(self) -> Clock: ...
+    def registration(self) -> Registration | None:
+        """The state of the own registration; None: members do not register."""
+        return self._registry.registration if self._registry is not None else None
+
     @property
-    def loop(self) -> asyncio.AbstractEventLoop: ...
+    def problem(self) -> str | None:
+        """Why this member is not registered, and what follows; None if it is, or need not be."""
+        registration = self.registration
+        return registration.problem if registration is not None else None
+
+    # -- of a broker or a proxy ---------------------------------------------------------------------------------------
+
+    def _wanted(self) -> bool:
+        """Whether there is something to share."""
+        raise NotImplementedError
 
     def owner(self, topic: TopicName) -> int:
-        """The number of the broker that serves the topic."""
+        """Return the number of the broker that serves the topic."""
+        raise NotImplementedError
 
     async def create_namespace(self, name: NamespaceName) -> None:
-        """Create the namespace of the usage topic, if it does not exist."""
+        """Create the namespace of the usage topic, if it does not exist. Raises MetadataFailed."""
+        raise NotImplementedError
 
 
 class LiveExchange:
     """The exchange while quotas are shared: its timer, its connection, and the groups that it limits."""
 
-    def __init__(self, sharing: SharingHost, options: SharingOptions, incarnation: int) -> None:
+    def __init__(self, sharing: SharedQuotas, options: SharingOptions, incarnation: int) -> None:
         self.options = options
         self._sharing = sharing
         self._clock = sharing.clock
@@ -184,7 +383,7 @@ class LiveExchange:
                 return
             refusal = self.exchange.receive(report, self._clock.monotonic_ns(), self._clock.wall_ms())
             if refusal is Refusal.STRANGER:
-                lease_ns = LEASE_INTERVALS * self.options.exchange.interval_ns
+                lease_ns = _PRESENT_INTERVALS * self.options.exchange.interval_ns
                 refusal = self._last.refuses(report, self._clock.wall_ms(), lease_ns) or refusal
             if refusal is Refusal.STRANGER:
                 self._is_heard(report.broker)
@@ -205,7 +404,7 @@ class LiveExchange:
             self._schedule()
 
     def _is_heard(self, name: str) -> None:
-        lease_ns = LEASE_INTERVALS * self.options.exchange.interval_ns
+        lease_ns = _PRESENT_INTERVALS * self.options.exchange.interval_ns
         self._sharing.names.hear(name, self._clock.monotonic_ns() + lease_ns)
 
     def _refuse(self, reason: str, what: object) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What resource groups and adaptive throttling need of producers, topics and clients, of a broker or of a proxy."""
+"""Producers, topics and clients of a broker or proxy, as resource groups and adaptive throttling use them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from penstock.governance.resource_group import Amount
     from penstock.groups.adaptive_publish import AdaptivePublish, AdaptiveTopic
     from penstock.groups.group import Group
-    from penstock.groups.publish_limit import PublishLimit
+    from penstock.groups.limit import PublishLimit
     from penstock.net.connection import Connection
 
 

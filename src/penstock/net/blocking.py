@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client of a broker on a blocking socket, for whoever has one thread and nothing else to do.
+"""A client of a broker on a blocking socket, for a thread that has nothing else to do.
 
-Why: a task of Spark and a test wait for one thing at a time. Whoever waits gives a deadline; nothing waits for ever.
+Why: a task of Spark and a test wait for one thing at a time. Each wait has a deadline.
 Where: `dial` opens the socket; `BlockingClient` puts `wire.client.ClientConnection` on it.
 
 A connection that nobody reads from for a minute is closed by the broker, which takes it for dead: PINGs are answered
@@ -86,7 +86,7 @@ class BlockingClient:
     """A connection to a broker. Close it at the end.
 
     Attributes:
-        connection: takes the commands; what they queue is sent by `flush`, and before anything is waited for.
+        connection: takes the commands; their bytes are sent by `flush`, and before each wait.
     """
 
     def __init__(
@@ -111,6 +111,10 @@ class BlockingClient:
         self._write_timeout_s = write_timeout_s
         self._kept: deque[Event] = deque()  # that came while something else was waited for
 
+    def fileno(self) -> int:
+        """For selectors. They do not see bytes that TLS has decrypted already: read until nothing comes."""
+        return self._socket.fileno()
+
     def shake_hands(self, timeout_s: float) -> Connected:
         """Wait until the broker lets us in.
 
@@ -118,9 +122,9 @@ class BlockingClient:
             RequestRefused: it does not.
             NoAnswer: it does not say.
             OSError: the connection ended.
-            ProtocolError: what answers is no broker.
+            ProtocolError: the peer is no broker.
         """
-        with suppress(OSError):  # Whoever has closed the connection has perhaps said why.
+        with suppress(OSError):  # The peer that has closed the connection has perhaps said why.
             self.flush()
         event = self.next_event(timeout_s)
         if isinstance(event, ConnectionRefused):
@@ -136,7 +140,7 @@ class BlockingClient:
             RequestRefused: the broker answered with an error.
             NoAnswer: it did not answer in time; its answer will be passed over.
             OSError: the connection ended.
-            ProtocolError: what came is not the protocol.
+            ProtocolError: the bytes are not the protocol.
         """
         deadline_ns = self._deadline(timeout_s)
         while (event := self._next(deadline_ns)) is not None:
@@ -153,7 +157,7 @@ class BlockingClient:
 
         Raises:
             OSError: the connection ended.
-            ProtocolError: what came is not the protocol.
+            ProtocolError: the bytes are not the protocol.
         """
         return self._kept.popleft() if self._kept else self._next(self._deadline(timeout_s))
 
@@ -190,7 +194,7 @@ class BlockingClient:
         self._kept.clear()
 
     def remains(self) -> Iterator[Event]:
-        """What had come by the time the connection ended or is given up; nothing is sent any more.
+        """Yield events that came before the connection ended or is given up; nothing is sent any more.
 
         Raises:
             OSError, ProtocolError: at the end.

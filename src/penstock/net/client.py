@@ -3,12 +3,12 @@
 
 Why a protocol and not streams: bytes are read where frames are looked for, without a copy or a task for each
 connection; who has many connections pays for a buffer of a few kilobytes each.
-Where: whoever speaks to other brokers opens one for each of them. `wire.client.ClientConnection` knows the protocol.
+Where: a client of several brokers opens one for each of them. `wire.client.ClientConnection` knows the protocol.
 
 Theory of operation
     Answers go to the futures of those who wait for them, everything else to `next_event`. Events that nobody takes
     stop the reading, once EVENTS_MAX of them lie there: then the broker's socket fills up, and the broker waits.
-    Answers behind them wait, too; so whoever has consumers takes their messages.
+    Answers behind them wait, too; so an owner of consumers takes their messages.
     The loop's timers ask a silent broker whether it lives, and end the connection of one that does not answer.
 """
 
@@ -20,9 +20,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from penstock.core.errors import PenstockError, forget_frames
-from penstock.core.units import NS_PER_S
+from penstock.core.units import KIB, NS_PER_S
+from penstock.governance.budget import Charge
 from penstock.wire.client.connection import ClientConnection
 from penstock.wire.client.events import Answered, Connected, ConnectionRefused, RequestFailed
+from penstock.wire.client.frames import BUFFER_BYTES
 
 if TYPE_CHECKING:
     import socket
@@ -30,12 +32,15 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from types import TracebackType
 
+    from penstock.governance.budget import Row
     from penstock.wire.client.consumer import Consumer
     from penstock.wire.client.events import Event
     from penstock.wire.client.frames import Body
+    from penstock.wire.client.lookup import Address
     from penstock.wire.client.producer import Producer
 
-# Events that lie there for `next_event` before no more are read. What is read at a time adds to them.
+
+# Events that lie there for `next_event` before no more are read. One read more may add to them.
 EVENTS_MAX: Final = 1_000
 TIMEOUT_S: Final = 30.0
 
@@ -44,7 +49,7 @@ class AsyncClient(asyncio.BufferedProtocol):
     """A connection to a broker. Open it with `open`, use it in an `async with`, or close it.
 
     Attributes:
-        connection: takes the commands that are not here; what they queue is sent by `flush`.
+        connection: takes the commands that are not here; their bytes are sent by `flush`.
     """
 
     def __init__(self, connection: ClientConnection) -> None:
@@ -78,13 +83,13 @@ class AsyncClient(asyncio.BufferedProtocol):
             host: of the broker, or of a proxy.
             port: of the same.
             connection: says who we are; None for a broker that does not ask.
-            tls: to whom it must belong, and what we show.
+            tls: the names and certificates that are accepted, and our own certificate.
             timeout_s: for all of it.
 
         Raises:
             OSError: no connection; TimeoutError: none in time.
             RequestRefused: the broker does not let us in.
-            ProtocolError: what answers is no broker.
+            ProtocolError: the peer is no broker.
         """
         client = cls(connection or ClientConnection())
         return await client._shake_hands(
@@ -299,7 +304,7 @@ class AsyncClient(asyncio.BufferedProtocol):
             raise self._error
 
     def _end(self, error: BaseException) -> None:
-        """It is over: tell everybody why, and let the socket go."""
+        """End the connection: tell everybody why, and let the socket go."""
         if self._error is not None:
             return
         self._error = error
@@ -308,7 +313,7 @@ class AsyncClient(asyncio.BufferedProtocol):
         for future in (self._greeted, *self._answers.values()):
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # Whoever waits for it hears of it; nobody has to.
+                future.exception()  # A waiter gets it; without one, asyncio must not complain.
         _wake(self._more)
         self.resume_writing()
         if self._transport is None:
@@ -322,3 +327,87 @@ class AsyncClient(asyncio.BufferedProtocol):
 def _wake(future: asyncio.Future[Any] | None) -> None:
     if future is not None and not future.done():
         future.set_result(None)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A client that only asks a broker which it does not trust with its memory.
+#
+# Why: answers to lookups are small, and those with a schema may be a megabyte. A broker that announces more, sends half
+# of it, or sends PINGs without reading the answers, must not take memory that nobody has agreed to. Where: the lookups
+# of a proxy share one for each broker and identity.
+
+# Read at a time while no large answer has begun: so many frames are handled in a millisecond or two.
+READ_BYTES: Final = 4 * KIB
+
+
+class AskingClient(AsyncClient):
+    """A connection for requests. Its receive buffer is charged as far as it is larger than usual."""
+
+    def __init__(self, connection: ClientConnection, memory: Row) -> None:
+        """Made by `open_charged`."""
+        super().__init__(connection)
+        self._memory = Charge(memory)
+
+    @classmethod
+    async def open_charged(
+        cls,
+        memory: Row,
+        address: Address,
+        connection: ClientConnection,
+        *,
+        tls: ssl.SSLContext | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Self:
+        """Connect and shake hands. Args: memory: pays for large answers. Raises as `AsyncClient.open`."""
+        client = cls(connection, memory)
+        return await client._shake_hands(
+            lambda: client._loop.create_connection(lambda: client, address.host, address.port, ssl=tls), timeout_s
+        )
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """See asyncio. If there is no memory for the answer that has begun, the connection ends."""
+        try:
+            room = super().get_buffer(sizehint)
+            self._charge()
+            inbound = self.connection.inbound
+            if len(inbound.data) <= BUFFER_BYTES:
+                room = room[:READ_BYTES]
+        except PenstockError as error:
+            forget_frames(error)
+            self._end(error)
+            return memoryview(bytearray(KIB))
+        return room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See asyncio."""
+        if self._error is not None:
+            return
+        super().buffer_updated(nbytes)
+        inbound = self.connection.inbound
+        if len(inbound.data) > BUFFER_BYTES and not inbound.held_bytes:
+            inbound.data, inbound.begin, inbound.end = bytearray(BUFFER_BYTES), 0, 0
+            self._charge()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """See asyncio."""
+        super().connection_lost(exc)
+        # Errors refer to this object, and are garbage that is collected later: their memory is not.
+        self.connection.inbound.drop()
+        self._memory.release()
+
+    def pause_writing(self) -> None:
+        """See asyncio: a broker that does not read is not read."""
+        super().pause_writing()
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """See asyncio."""
+        super().resume_writing()
+        if self._transport is not None and self._error is None:
+            self._transport.resume_reading()
+
+    def _charge(self) -> None:
+        """Charge what the buffer takes. Raises ServiceNotReady."""
+        wanted_bytes = max(0, len(self.connection.inbound.data) - BUFFER_BYTES)
+        self._memory.recharge_for("an answer of a broker", wanted_bytes)

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from penstock.core.units import KIB, NS_PER_MS
 from penstock.governance.holds import HoldKind
 from penstock.governance.muting import MuteReasons
-from penstock.net.parting import Parting
 from penstock.net.send_queue import JOINED_BYTES, PIECE_BYTES, SendQueue, drop_sent, own, send_queued, took_all
 from penstock.net.socket_reader import SocketReader
+from penstock.net.stopping import Parting
 from penstock.net.tls import TLS_WRITE_BYTES, TlsLayer, plain_reason
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class Connection:
 
     @property
     def frames(self) -> FrameReader:
-        """What cuts this client's stream."""
+        """The reader that cuts this client's stream."""
         return self._reader.frames
 
     @property
@@ -138,7 +138,7 @@ class Connection:
 
     @property
     def refused_by(self) -> HoldKind:
-        """What it waits for while it is muted for request memory: bytes, or requests to be answered."""
+        """The hold while it is muted for request memory: on bytes, or on requests to be answered."""
         return self._memory.refused_by(self.id)
 
     @property
@@ -213,7 +213,7 @@ class Connection:
         self.flush()
 
     def part(self, reason: str) -> None:
-        """Send what is queued, then end our side, and close when the client has ended its own (see `parting`)."""
+        """Send what is queued, then end our side, and close when the client has ended its own (see `stopping`)."""
         if self.is_open and self.closing_reason is None:
             self._parting = Parting(self._sock, self._loop, self._shared.current_arena)
             self.close_after_flush(reason)
@@ -266,7 +266,7 @@ class Connection:
     def pass_on(self, buffers: Sequence[Buffer], nbytes: int) -> None:
         """Queue what a broker has sent, and send it at once: nothing else would go with it.
 
-        What the socket does not take is cut into pieces, each of which is freed when it is sent.
+        Bytes that the socket does not take are cut into pieces, each of which is freed when it is sent.
         """
         if not self.is_open:
             return

@@ -2,7 +2,7 @@
 """Deadlines of waiting futures, with one timer for all of them.
 
 Why not a timer each: thousands of requests that came together would expire together, in one turn of the loop. Where:
-`gradual_event` and `loop_share`. All methods are called on the loop.
+`loop`. All methods are called on the loop.
 """
 
 from __future__ import annotations

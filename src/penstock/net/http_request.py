@@ -2,7 +2,7 @@
 """One HTTP request over a connection of its own, whose response is read in pieces.
 
 Why by hand: the requests are to other brokers and to the cluster behind a proxy, one per connection; HTTP/1.0 needs
-twenty lines, and no copy of a response's body. Where: `peers` and `proxy.admin_requests`.
+twenty lines, and no copy of a response's body. Where: `peers` and `proxy.cluster_admin`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 RESPONSE_S: Final = 50.0
 HEAD_BYTES_MAX: Final = 64 * KIB
 PIECE_BYTES: Final = 64 * KIB
-# A final status; what comes before one (1xx) nobody has asked for.
+# A final status; interim ones (1xx) before it are not asked for.
 _STATUS: Final = re.compile(r"HTTP/1\.[01] ([2-5][0-9][0-9])(?: |\Z)")
 _WITHOUT_BODY: Final = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 _HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([\t\x20-\x7e\x80-\xff]*)\Z")
@@ -130,7 +130,7 @@ def _length(headers: list[tuple[str, str]]) -> int | None:
 
 async def _pieces(reader: asyncio.StreamReader, length: int | None, within_s: float) -> AsyncIterator[bytes]:
     size = 0
-    while size != length:  # What follows an announced body is nobody's.
+    while size != length:  # Bytes behind an announced body belong to no response.
         try:
             async with asyncio.timeout(within_s):
                 piece = await reader.read(PIECE_BYTES if length is None else min(PIECE_BYTES, length - size))

@@ -21,7 +21,6 @@ from penstock.governance.holds import HoldKind
 from penstock.governance.outbound import STUCK_NS
 from penstock.net.command_scheduler import CommandScheduler
 from penstock.net.connection import Connection, Handler
-from penstock.net.listening import SOCKET_RECEIVE_BYTES
 from penstock.net.peer_socket import accept as accept_peer
 from penstock.net.socket_reader import ARENA_BYTES
 from penstock.wire.bounds import BOUNDS
@@ -37,6 +36,53 @@ if TYPE_CHECKING:
     from penstock.governance.outbound import Outbound
     from penstock.governance.request_memory import RequestMemory
     from penstock.wire.bounds import Bounds
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Listening sockets, apart from what accepts on them.
+#
+# Why: the supervisor of several brokers opens their ports, passes them on, and needs nothing else of `net`. A broker
+# that is started again has the same ports, and clients that connect meanwhile wait in the kernel. Where:
+# `processes.sockets` opens all ports of a broker.
+
+# The kernel buffers at most about this much per client connection and direction; by default it would be about 4 MiB.
+SOCKET_RECEIVE_BYTES: Final = 512 * KIB
+SOCKET_SEND_BYTES: Final = 256 * KIB
+# Connections that the kernel keeps waiting.
+CLIENTS_BACKLOG: Final = 1024
+WEB_BACKLOG: Final = 64
+
+
+def listen_for_clients(
+    host: str, port: int, new_socket: Callable[[int, int], socket.socket] = socket.socket
+) -> socket.socket:
+    """Return a socket that listens for clients (port 0: a free one). Raises OSError."""
+    # Accepted sockets inherit the buffer sizes; set later they would not shrink the window already offered.
+    sizes = {socket.SO_RCVBUF: SOCKET_RECEIVE_BYTES, socket.SO_SNDBUF: SOCKET_SEND_BYTES}
+    return _listening(host, port, CLIENTS_BACKLOG, sizes, new_socket)
+
+
+def listen_for_callers(host: str, port: int) -> socket.socket:
+    """Return a socket that listens for callers of the admin port (0: a free one). Raises OSError."""
+    return _listening(host, port, WEB_BACKLOG, {}, socket.socket)
+
+
+def _listening(
+    host: str, port: int, backlog: int, sizes: dict[int, int], new_socket: Callable[[int, int], socket.socket]
+) -> socket.socket:
+    sock = new_socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        for option, nbytes in sizes.items():
+            sock.setsockopt(socket.SOL_SOCKET, option, nbytes)
+        sock.bind((host, port))
+        sock.listen(backlog)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
 
 log = logging.getLogger(__name__)
 
@@ -80,14 +126,14 @@ class Connections:
 
         Args:
             loop: on which they live.
-            memory: what they read is charged to.
-            outbound: what they write is charged to.
-            clock: what time it is.
+            memory: is charged with the bytes that they read.
+            outbound: is charged with the bytes that they write.
+            clock: the time.
             frame_bytes_max: how large a frame may be.
             bounds: of the fields of commands.
             admit: says whether one more from this address may come in: None, or what to tell it.
             reserved_descriptors: open files kept free for callers of the admin port, beside those that always are.
-            new_reader: what cuts the stream of a client.
+            new_reader: makes the reader that cuts the stream of a client.
             flush_soon: calls the flush of a connection for which something was queued; None: in the next turn.
         """
         self.loop = loop

@@ -35,11 +35,13 @@ class LoopTurns:
     Attributes:
         longest_ns: the longest one since the start.
         longer: for each of `THRESHOLDS_MS`, how many took longer.
+        began_ns: when the current one began, on the monotonic clock: the time of all that happens in it.
     """
 
-    __slots__ = ("longer", "longest_ns")
+    __slots__ = ("began_ns", "longer", "longest_ns")
 
     def __init__(self) -> None:
+        self.began_ns = 0
         self.longest_ns = 0
         self.longer = dict.fromkeys(THRESHOLDS_MS, 0)
 
@@ -64,11 +66,11 @@ class TimedSelector(selectors.EpollSelector):
         super().__init__()
         self._turns = turns
         self._now_ns = clock.monotonic_ns
-        self._began_ns = self._now_ns()
+        turns.began_ns = self._now_ns()
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Return at most `READY_MAX` ready sockets. The time since the last call ended was a turn."""
-        turn_ns = self._now_ns() - self._began_ns
+        turn_ns = self._now_ns() - self._turns.began_ns
         if turn_ns > SHORTEST_COUNTED_NS:
             self._turns.observe(turn_ns)
         if timeout is not None:
@@ -78,7 +80,7 @@ class TimedSelector(selectors.EpollSelector):
             polled = self._selector.poll(timeout, READY_MAX)  # type: ignore[attr-defined]
         except InterruptedError:
             polled = ()
-        self._began_ns = self._now_ns()
+        self._turns.began_ns = self._now_ns()
         ready = []
         # The mapping that `get_map` returns takes two microseconds more.
         keys = self._fd_to_key  # type: ignore[attr-defined]

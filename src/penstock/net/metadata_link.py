@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import MetadataFailed
 from penstock.core.units import MIB
-from penstock.storage.shared_follower import Follower
+from penstock.storage.shared_writer import Follower
 
 if TYPE_CHECKING:
     import socket

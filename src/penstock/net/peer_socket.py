@@ -4,7 +4,8 @@
 Why: whatever listens under a name takes connections of every process that sees the name, and would have to ask each for
 a secret. Here is no name. Each broker has an inbox: a socket pair of which it has one end, and all brokers have the
 other, which they inherited from the supervisor. To connect, a broker makes another pair and sends one of its ends into
-the inbox. Who was not given an end cannot get one: `/proc` opens files and pipes of other processes, but no sockets.
+the inbox. A process that was not given an end cannot get one: `/proc` opens files and pipes of other processes, but no
+sockets.
 Where: the supervisor opens inboxes, and keeps them while a broker is started again; `peers` connects.
 
 What is sent into the inbox of a broker that does not take it waits in the kernel, which takes a few hundred.

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core import errors
 from penstock.core.caller import HEADER, encode_asker
-from penstock.core.deadline import HEADER as WITHIN_HEADER
-from penstock.core.deadline import announced, inner_s
+from penstock.core.clock import HEADER as WITHIN_HEADER
+from penstock.core.clock import announced, inner_s
 from penstock.core.errors import PenstockError, ServiceNotReady
 from penstock.core.units import MIB
 from penstock.net.client import AsyncClient
@@ -65,7 +65,7 @@ class Peers:
     ) -> AsyncIterator[Response]:
         """Send a request of this asker, and yield the answer. Raises ServiceNotReady if there is none.
 
-        The other broker has less time than is left for the request that this one is part of (`core.deadline`).
+        The other broker has less time than is left for the request that this one is part of (`core.clock`).
         """
         within_s = inner_s(asyncio.get_running_loop().time())
         more = [(HEADER, encode_asker(by)), (WITHIN_HEADER, announced(within_s))]

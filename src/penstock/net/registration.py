@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Final
 from penstock import __version__
 from penstock.core.errors import ConfigurationError
 from penstock.core.member_record import MemberRecord, is_name
-from penstock.core.zookeeper_url import ZooKeeperUrl
+from penstock.core.setting import ZooKeeperUrl
 
 if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.service_urls import Addresses
     from penstock.net.zookeeper import ZooKeeperMembers
 
-# Folders below the path of membershipUrl. Who is in one of them shares quotas with all others there.
+# Folders below the path of membershipUrl. A process in one of them shares quotas with all others there.
 BROKERS: Final = "brokers"
 PROXIES: Final = "proxies"
 

@@ -3,7 +3,7 @@
 
 Why: the queue decides, and knows neither tasks nor time. Here a task that is cancelled while it waits frees its place
 at once, and one timer, set for the earliest deadline, replaces periodic sweeps (PIP-442 as shipped has neither). Where:
-`memory_limiter` has two of them. All methods are called on the loop.
+`listing_memory` has two of them. All methods are called on the loop.
 """
 
 from __future__ import annotations
@@ -12,15 +12,20 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from penstock.core.units import NS_PER_S
-from penstock.governance.permit_types import NOBODY, Permit
-from penstock.governance.permits import PermitQueue
+from penstock.governance.permits import NOBODY, Permit, PermitQueue
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from penstock.core.clock import Clock
-    from penstock.governance.permit_errors import PermitNames
-    from penstock.governance.permit_types import Owner, PermitLimits, PermitSnapshot, Request, WaitingRequest
+    from penstock.governance.permits import (
+        Owner,
+        PermitLimits,
+        PermitNames,
+        PermitSnapshot,
+        Request,
+        WaitingRequest,
+    )
 
 
 class AsyncSemaphore:
@@ -48,7 +53,7 @@ class AsyncSemaphore:
 
         Args:
             permits: how many, 0 or more.
-            owner: whose place in the queue it takes if it has to wait.
+            owner: has the place in the queue, if the request has to wait.
             deadline_ns: on the semaphore's clock; the timeout applies if it is earlier.
 
         Raises:

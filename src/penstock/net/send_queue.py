@@ -41,7 +41,7 @@ class QueuedEntries(Protocol):
     """Entries that were queued together, while they are not all sent."""
 
     def compact(self) -> None:
-        """They were not all sent in the turn of the loop in which they were queued."""
+        """Compact entries that were not all sent in the turn of the loop that queued them."""
 
     def put_back(self, taken_bytes: int) -> int:
         """Take back the entries behind `taken_bytes`; return how many bytes of these entries cannot be taken back."""
@@ -64,7 +64,7 @@ class Passing(NamedTuple):
 
 
 class SendQueue:
-    """What one connection has to send. Positions count all bytes that were ever queued.
+    """The bytes that one connection has to send. Positions count all bytes that were ever queued.
 
     Attributes:
         buffers: in the order in which they are sent; the owner removes from the front what was sent.
@@ -74,7 +74,7 @@ class SendQueue:
     """
 
     def __init__(self, *, shared_bytes: int) -> None:
-        """Args: shared_bytes: what the connection is charged as long as it has shared bytes to send."""
+        """Args: shared_bytes: the charge of the connection as long as it has shared bytes to send."""
         self.buffers: deque[Buffer] = deque()
         self.sent_bytes = 0
         self.unsent_bytes = 0

@@ -31,11 +31,11 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.units import KIB
 from penstock.governance.holds import HoldKind
-from penstock.governance.request_limits import LENGTH_BYTES, USEFUL_BYTES
+from penstock.governance.request_values import LENGTH_BYTES, USEFUL_BYTES
 from penstock.net.tls import TLS_PLAIN_BYTES, TLS_WRITE_BYTES, plain_reason
 from penstock.wire.events import AckRun, Command, Flow, PublishRun, Relayed
 from penstock.wire.frame_reader import FrameReader, ProtocolError
-from penstock.wire.layouts import SEND_START
+from penstock.wire.sends import SEND_START
 
 if TYPE_CHECKING:
     import asyncio

@@ -10,12 +10,78 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
+import socket
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     Step: TypeAlias = Callable[[float], Awaitable[None]]
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Signal handlers that a busy loop cannot miss.
+#
+# Why not `loop.add_signal_handler` alone: it gets the signal's number as a byte in the loop's own pipe. Other threads
+# wake the loop through the same pipe, with a byte for each result, and it holds only some hundreds. While the loop is
+# busy and the disk's threads report, the pipe is full, and the SIGTERM is lost. Where: `app` uses it for stopping and
+# reloading.
+
+
+def on_signal(loop: asyncio.AbstractEventLoop, signum: signal.Signals, action: Callable[[], object]) -> None:
+    """Call `action` on the loop at each such signal, however busy the loop is. From the main thread only."""
+    # The pipe still wakes a sleeping loop. A full one wakes it too, so no warning is needed.
+    loop.add_signal_handler(signum, _already_heard)
+    signal.set_wakeup_fd(signal.set_wakeup_fd(-1), warn_on_full_buffer=False)
+    # Python calls this between two instructions of this thread, so it only schedules the action.
+    signal.signal(signum, lambda _signum, _frame: loop.call_soon_threadsafe(action))
+    signal.siginterrupt(signum, False)
+
+
+def _already_heard() -> None:
+    """Do nothing: the handler has scheduled the action."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The end of a connection that is closed so that its client receives everything that was sent to it.
+#
+# Why: a socket that is closed while bytes of the client lie there unread is reset, and a reset may discard what the
+# client has not read yet, such as receipts. So only our side is ended; what the client still sends is read and
+# discarded, until it closes its side, as clients do at once. How long that may take is up to the caller, who then
+# closes it. Where: `Connection.part`.
+
+
+class Parting:
+    """Ends our side of a socket, and reads the other until it ends, too."""
+
+    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop, arena: Callable[[], memoryview]) -> None:
+        self._sock = sock
+        self._loop = loop
+        self._arena = arena
+        self._begun = False
+
+    def begin(self, ended: Callable[[], None]) -> None:
+        """End our side; `ended` is called when the client has ended its own, or the connection is broken."""
+        if self._begun:
+            return
+        self._begun = True
+        try:
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            self._loop.call_soon(ended)
+            return
+        self._loop.add_reader(self._sock.fileno(), self._discard, ended)
+
+    def _discard(self, ended: Callable[[], None]) -> None:
+        try:
+            if self._sock.recv_into(self._arena()):
+                return
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            pass
+        ended()
+
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +122,7 @@ class Stopping:
     async def finish(self) -> None:
         """Run all steps that were added, at once, and return when they have ended, or at the deadline.
 
-        What a step raises is logged. When it is called again, it runs steps that were added since.
+        Exceptions of a step are logged. When it is called again, it runs steps that were added since.
         """
         steps, self._steps = self._steps, {}
         if not steps:

@@ -21,15 +21,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.errors import TooManyRequests
-from penstock.net.gradual_event import GradualEvent
-from penstock.net.topic_list_limiter import LimitType
+from penstock.net.listing_memory import LimitType
+from penstock.net.loop import GradualEvent
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Hashable, Sequence
 
     from penstock.core.clock import Clock
-    from penstock.net.topic_list_limiter import Owner, Permit, TopicListMemoryLimiter
+    from penstock.net.listing_memory import Owner, Permit, TopicListMemoryLimiter
 
 # Memory of a reply for each piece it sends.
 REFERENCE_BYTES: Final = 8

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from penstock.core.backoff import Backoff
+from penstock.core.clock import Backoff
 from penstock.core.errors import PenstockError
 from penstock.wire.client.consumer import Consumer
 from penstock.wire.client.events import ConsumerClosed, Message, ProducerClosed, SendFailed

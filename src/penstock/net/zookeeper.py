@@ -5,8 +5,8 @@ Where: `app` registers the brokers of a supervisor if `membershipUrl` is set; pr
 `core.membership.Registry`.
 
 **Registration.** Each process creates an ephemeral node with its name in a folder, and lists that folder. Watches tell
-when to list it again. Nodes are read once, and again when they change. What is no record of a process is ignored, and
-counted by reason: anybody who may write there can write anything.
+when to list it again. Nodes are read once, and again when they change. Nodes that are no record of a process are
+ignored, and counted by reason: anybody who may write there can write anything.
 
 **Loss.** ZooKeeper deletes the node when the process has been silent for the session's timeout. Without contact for
 that long, the process assumes that this has happened, and no longer counts itself; `governance.presence` says why it
@@ -26,7 +26,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.backoff import Backoff
+from penstock.core.clock import Backoff
 from penstock.core.member_record import RECORD_BYTES_MAX, decoded, is_name
 from penstock.core.membership import Registration
 from penstock.core.units import NS_PER_S
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.core.member_record import MemberRecord
-    from penstock.core.zookeeper_url import ZooKeeperUrl
+    from penstock.core.setting import ZooKeeperUrl
 
 log = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.core.clock import Clock
-    from penstock.core.zookeeper_url import ZooKeeperUrl
+    from penstock.core.setting import ZooKeeperUrl
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ class ZooKeeperSession:
     # -- requests: each raises RequestFailed
 
     async def create(self, path: str, data: bytes) -> None:
-        """Create a node that ends with the session, and that nobody can change. Raises NodeExists, NodeMissing.
+        """Create a node that ends with the session, and that cannot be changed. Raises NodeExists, NodeMissing.
 
         Whether it can be deleted depends on the node above it.
         """

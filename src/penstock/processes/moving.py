@@ -92,7 +92,7 @@ class Topic(NamedTuple):
 
 
 class BrokerStorage:
-    """What one broker stores, opened to move topics. Everything happens on the calling thread."""
+    """Storage of one broker, opened to move topics. Everything happens on the calling thread."""
 
     def __init__(self, disk: Disk, shared: SharedView, number: int, stack: ExitStack) -> None:
         """Open and recover it; `stack` closes it.

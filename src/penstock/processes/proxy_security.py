@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.authentication.identification import Identification
 from penstock.core.errors import ConfigurationError
 from penstock.core.units import NS_PER_S
-from penstock.net.tls_context import client_context, server_context
+from penstock.net.tls import client_context, server_context
 from penstock.proxy.client_identity import Authentication
 from penstock.proxy.own_credentials import own_credentials
 from penstock.proxy.upstreams import Identity
-from penstock.settings.security import provider_options, tls_options
+from penstock.settings.limits import provider_options, tls_options
 from penstock.settings.sources import DEFAULT
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from penstock.admin.server import AdminServer
     from penstock.core.clock import Clock
     from penstock.net.listener import Listener
-    from penstock.net.tls_context import TlsOptions
-    from penstock.proxy.admin_requests import AdminRequests
+    from penstock.net.tls import TlsOptions
+    from penstock.proxy.cluster_admin import AdminRequests
     from penstock.proxy.upstreams import Upstreams
     from penstock.settings import Settings
 

@@ -3,7 +3,7 @@
 
 Why at the start, by itself: `--brokers` says how many brokers there are to be, and no broker may run meanwhile.
 Why first a survey: a move that cannot end (no space, a file of the log is missing) is refused before it begins.
-Where: `fewer_brokers` calls `leave_only`.
+Where: `app` and `supervisor` call `leave_out_brokers` at their start.
 """
 
 from __future__ import annotations
@@ -21,15 +21,45 @@ from penstock.broker.topics.placement import in_turn
 from penstock.core.errors import ConfigurationError, DataDirectoryLocked, PersistenceFailed
 from penstock.core.names import TopicName
 from penstock.core.units import MIB, NS_PER_MS
+from penstock.net.clock import SystemClock
 from penstock.processes.moving import Disk, Topic, TopicMover
-from penstock.storage.directory import open_data_directory
+from penstock.settings.limits import log_limits
+from penstock.storage.directory import DataDirectory, is_data_directory, open_data_directory
+from penstock.storage.files import OsFiles
 from penstock.storage.index import IndexDamaged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from penstock.settings import Settings
     from penstock.storage.files import Files
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Finds out whether a data directory has brokers that a start leaves out.
+#
+# Why apart from `removal`, which moves their topics: few starts need that, and each imports this. Where: `app.run` and
+# `supervisor.run`, before they open anything.
+
+
+def leave_out_brokers(settings: Settings, data_dir: Path, brokers: int) -> None:
+    """Move the topics of brokers that are not started any more to those that are. Blocks.
+
+    Raises:
+        ConfigurationError: they cannot be moved; nothing was changed.
+        PersistenceFailed, ReadFailed, MetadataFailed: the disk failed; the next start goes on.
+    """
+    directory, files = DataDirectory(data_dir), OsFiles()
+    try:
+        left_out = is_data_directory(data_dir) and directory.brokers_from(brokers, files)
+    except OSError:
+        return  # The start says what is wrong with the directory.
+    if left_out:
+        from penstock.processes.moving import Disk  # noqa: PLC0415 -- see above
+
+        leave_only(Disk(directory=directory, files=files, limits=log_limits(settings), clock=SystemClock()), brokers)
+
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +70,7 @@ SLACK_BYTES: Final = 16 * MIB
 
 
 class Survey(NamedTuple):
-    """What is to be moved from one broker."""
+    """Topics to be moved from one broker."""
 
     number: int
     topics: list[Topic]

@@ -33,11 +33,11 @@ class Restarts:
         return self._crashes >= OFTEN
 
     def ready(self, now_ns: int) -> None:
-        """It serves from now on."""
+        """Note that it serves from now on."""
         self._ready_ns = now_ns
 
     def pause_after_crash(self, now_ns: int) -> float:
-        """It crashed; returns the pause before the next start, in seconds."""
+        """Note a crash; return the pause before the next start, in seconds."""
         if self._ready_ns is not None and now_ns - self._ready_ns >= FORGIVEN_S * NS_PER_S:
             self._crashes = 0
         self._ready_ns = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process tells those that started it: programs read a line, systemd has a socket (sd_notify(3)).
+"""Messages of a process to its starter: programs read a line, systemd has a socket (sd_notify(3)).
 
 Why: "the process exists" says neither that clients may connect nor that the loop still turns.
 Where: `app`, `supervisor` and `proxy_app`. Brokers of a supervisor tell it alone.

@@ -10,21 +10,101 @@ Broker i has each port plus i; of port 0, the system chooses one for each broker
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import json
+import os
+import resource
+import socket
+import sys
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.core.errors import ConfigurationError
 from penstock.core.service_urls import Addresses, ServiceUrls
-from penstock.net.listening import listen_for_callers, listen_for_clients
-from penstock.processes.kept_sockets import keep, take
-from penstock.settings.listeners import named_listeners, unnamed_listener
+from penstock.net.listener import listen_for_callers, listen_for_clients
+from penstock.settings.limits import named_listeners, unnamed_listener
 from penstock.settings.sources import DEFAULT
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from penstock.settings import Settings
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Listening sockets that stay open while this process replaces itself (`end_of_process.start_again`).
+#
+# Why: clients that connect meanwhile wait in the kernel, as those of a broker under a supervisor do. If they were
+# refused, they would try again after pauses that double, and be back long after the broker. The ports stay the same,
+# even if the system chose them. Where: `sockets` keeps those of brokers, and opens with them.
+#
+# The new program is told in a variable of its environment, with its process id: children inherit the variable, too.
+
+VARIABLE: Final = "PENSTOCK_KEPT_SOCKETS"
+_OF: Final = "pid"
+
+
+def keep(sockets: Mapping[str, socket.socket]) -> None:
+    """Leave sockets to the program that replaces this one, under names; what is open here may be closed."""
+    kept = _taken()
+    for name, sock in sockets.items():
+        kept[name] = os.dup(sock.fileno())
+        os.set_inheritable(kept[name], True)
+    os.environ[VARIABLE] = json.dumps({_OF: os.getpid(), **kept})
+
+
+def take(name: str) -> socket.socket | None:
+    """Return the socket that was left under this name; None if there is none."""
+    kept = _taken()
+    descriptor = kept.pop(name, None)
+    if kept:
+        os.environ[VARIABLE] = json.dumps({_OF: os.getpid(), **kept})
+    if descriptor is None:
+        return None
+    os.set_inheritable(descriptor, False)
+    sock = socket.socket(fileno=descriptor)
+    sock.setblocking(False)
+    return sock
+
+
+def close_rest() -> None:
+    """Close what nobody took: the new program opens other ports."""
+    for descriptor in _taken().values():
+        os.close(descriptor)
+
+
+def _taken() -> dict[str, int]:
+    """Read the variable and remove it."""
+    kept: dict[str, int] = json.loads(os.environ.pop(VARIABLE, "{}"))
+    return kept if kept.pop(_OF, None) == os.getpid() else {}
+
+
+# -- how a process that serves clients sets up its interpreter: threads, garbage collection, open files ----------------
+
+# The interpreter's switch interval: a thread that waited for the disk runs again this soon, instead of after the
+# default 5 ms, because the journal's delay is part of every receipt.
+SWITCH_INTERVAL_S: Final = 0.0005
+# Long-lived objects (topics, cursors, columns of runs) have few cycles, and a full collection with many topics blocks
+# the loop for tens of milliseconds: collect less often than the default (700, 10, 10). A collection of the middle
+# generation looks at 50,000 objects at most, which takes about 15 ms.
+GC_THRESHOLDS: Final = (10_000, 4, 500)
+
+
+def set_up_interpreter() -> None:
+    """Set the switch interval, and raise the soft limit of open files to the hard limit: a connection needs one."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def started() -> None:
+    """Collect garbage from now on, and never look at what exists already."""
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    gc.enable()
+
 
 PORT_MAX: Final = 65_535
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process says once at its start, and the file that names it.
+"""The line that a process logs once at its start, and the file that names the process.
 
-Why one line: whoever reads a log of yesterday must not guess the version, the directory and the limits.
+Why one line: a reader of yesterday's log must not guess the version, the directory and the limits.
 Where: `app`, `supervisor` and `proxy_app` log the line; `serve` and `proxy` write the file (`--pid-file`).
 """
 

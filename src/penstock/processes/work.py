@@ -23,7 +23,7 @@ _UNINTERRUPTIBLE: Final = "D"
 
 
 class Work:
-    """What one process has done so far."""
+    """Processor time that one process has used so far."""
 
     def __init__(self, pid: int) -> None:
         self._path = Path(f"/proc/{pid}/stat")

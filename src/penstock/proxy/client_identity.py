@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who one client of the proxy is, until when, and what brokers are told about it.
+"""Identity of one client of the proxy: its role, its expiry, and what brokers are told about it.
 
 Theory of operation
     Without authentication at the proxy, brokers are shown the client's own credentials, and check them.
     With it, the client is authenticated here. Brokers are shown the proxy's credentials and the client's role
     (`original_principal`); with `forwardAuthorizationCredentials` also what the client has shown, which brokers may
-    check again. What a client itself writes into those fields is dropped.
+    check again. Values that a client itself writes into those fields are dropped.
 
     Expiry.     Credentials are looked at every `authenticationRefreshCheckSeconds`. If they have expired, the client is
                 challenged and has until the next look to show new ones of the same role; a client that cannot is
@@ -25,12 +25,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.authentication.credentials import Credentials, CredentialsExpired
+from penstock.core.caller import check_passed_role
 from penstock.core.errors import AuthenticationFailed, AuthorizationFailed, ServiceNotReady, WireCode
-from penstock.core.passed_role import check_passed_role
 from penstock.governance.budget import Charge
 from penstock.proxy.upstreams import VERSION, Identity, own_refused
 from penstock.wire import codec
-from penstock.wire.client.errors import RequestRefused
+from penstock.wire.client.events import RequestRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from penstock.authentication.credentials import Identity as Found
     from penstock.authentication.identification import Identification
     from penstock.net.connection import Connection
-    from penstock.net.requests import Requests
+    from penstock.net.keep_alive import Requests
     from penstock.proxy.own_credentials import OwnCredentials
-    from penstock.proxy.services import Services
-    from penstock.wire.client.addresses import Address
+    from penstock.proxy.proxy import Services
     from penstock.wire.client.frames import Body
+    from penstock.wire.client.lookup import Address
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Authentication:
     """How a proxy authenticates its clients, and itself.
 
     Attributes:
-        own: what brokers are shown.
+        own: the credentials that brokers are shown.
         forward: whether they are also shown what the client has shown.
         methods: the enabled ones, for error texts.
         proxy_roles: roles of proxies, which clients cannot have.
@@ -94,7 +94,7 @@ class ClientIdentity:
     """The identity of one client. All methods are called on the event loop.
 
     Attributes:
-        identity: what brokers are told; None before the client is authenticated.
+        identity: as brokers are told it; None before the client is authenticated.
     """
 
     def __init__(

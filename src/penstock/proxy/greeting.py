@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker answers to CONNECT: its frames up to CONNECTED, and the largest message that all agree on.
+"""A broker's answer to CONNECT: its frames up to CONNECTED, and the largest message that all agree on.
 
 Where: `relay`, until the handshake is complete. Pure.
 """
@@ -59,13 +59,18 @@ class Greeting:
         return frame, decoded
 
 
+def largest_message(frame_bytes_max: int) -> int:
+    """Return the size of the largest message that clients may send in frames of at most this size."""
+    return frame_bytes_max - FRAME_PADDING_BYTES
+
+
 def agreed_sizes(connected: Body, frame_bytes_max: int) -> int:
     """Set the largest message of a CONNECTED to the proxy's limit, if that is smaller.
 
     Returns the size of the largest frame that the broker may send: a limit that was lowered leaves larger entries in
     the topics. Raises ProtocolError: the broker announces what cannot be.
     """
-    limit = frame_bytes_max - FRAME_PADDING_BYTES
+    limit = largest_message(frame_bytes_max)
     announced = connected.max_message_size if connected.HasField("max_message_size") else limit
     if not 0 < announced <= _MESSAGE_BYTES_MAX:
         raise ProtocolError(f"a largest message of {announced} bytes")

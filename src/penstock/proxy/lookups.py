@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.errors import PenstockError, ServiceNotReady, TooManyRequests, WireCode
 from penstock.core.units import KIB
-from penstock.proxy.inserted_lists import OwnList
+from penstock.proxy.relay import OwnList
 from penstock.proxy.upstreams import LookupsFull
 from penstock.wire import codec
-from penstock.wire.client.commands import encode
-from penstock.wire.client.errors import RequestRefused
+from penstock.wire.client.connection import encode
+from penstock.wire.client.events import RequestRefused
 from penstock.wire.client.lookup import Lookup, Redirect
 from penstock.wire.codec import BaseCommand
 from penstock.wire.errors import ProtocolError
@@ -29,12 +29,13 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from penstock.proxy.client_identity import ClientIdentity
-    from penstock.proxy.services import Services
+    from penstock.proxy.proxy import Services
     from penstock.proxy.session import Session
     from penstock.proxy.upstreams import Identity
-    from penstock.wire.client.addresses import Address
     from penstock.wire.client.events import Connected
     from penstock.wire.client.frames import Body
+    from penstock.wire.client.lookup import Address
+
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class Lookups:
 
     @property
     def _identity(self) -> Identity:
-        """What brokers are told about the client now."""
+        """Identity of the client as brokers are told it now."""
         assert self._client.identity is not None, "lookups begin when the client is authenticated"
         return self._client.identity
 

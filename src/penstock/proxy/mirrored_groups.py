@@ -17,14 +17,14 @@ from urllib.parse import quote
 
 from penstock.core.names import NamespaceName
 from penstock.governance.resource_group import GroupRate, GroupRates
-from penstock.proxy.admin_polls import MISSING, NoAnswer
+from penstock.proxy.cluster_admin import MISSING, NoAnswer
 from penstock.proxy.groups import Definitions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.core.names import TopicName
-    from penstock.proxy.admin_polls import AdminPolls
+    from penstock.proxy.cluster_admin import AdminPolls
     from penstock.proxy.groups import ProxyGroups
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@
 Parameters are written as for Pulsar's clients and its proxy: `token:WORDS`, `file:///path`, `user:password` for basic,
 or JSON such as {"token": "…"}, {"file": "…"} and {"userId": "…", "password": "…"}.
 
-Why a file is read for every connection: whoever issues tokens replaces it before its token expires.
+Why a file is read for every connection: the issuer of tokens replaces it before its token expires.
 Where: `proxy_app` makes them; connections to brokers, and requests to their admin ports, ask for what to show.
 """
 
@@ -33,7 +33,7 @@ class OwnCredentials:
     """A method of authentication, and what to show."""
 
     def __init__(self, method: str, *, data: bytes = b"", file: Path | None = None) -> None:
-        """Args: data: what to show; or file: where it stands, read again whenever it is needed.
+        """Args: data: the bytes to show; or file: their file, read again whenever they are needed.
 
         Raises:
             ConfigurationError: the file cannot be read.

@@ -7,6 +7,7 @@ Where: `proxy_app` makes one and gives it the listeners' connections.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.units import NS_PER_MS
@@ -15,11 +16,51 @@ from penstock.proxy.session import STOPPING, Session
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from penstock.core.clock import Clock
+    from penstock.governance.budget import Row
+    from penstock.governance.memory_pool import CommandMemory, Lease
+    from penstock.groups.held_permits import PermitSteps
+    from penstock.groups.held_sends import HeldMemory
     from penstock.net.connection import Connection
+    from penstock.net.keep_alive import KeepAliveLimits
     from penstock.net.listener import Connections
-    from penstock.proxy.group_file import GroupFile
+    from penstock.proxy.client_identity import Authentication
+    from penstock.proxy.groups import GroupFile, ProxyGroups
+    from penstock.proxy.listings import Listings
     from penstock.proxy.recorder import Recorder
-    from penstock.proxy.services import Services
+    from penstock.proxy.targets import Targets
+    from penstock.proxy.throttling import PublishedTopics
+    from penstock.proxy.traffic import Traffic
+    from penstock.proxy.upstreams import Upstreams
+    from penstock.proxy.usage import UsageCounts
+
+
+# -- what all sessions of a proxy share --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """Services shared by all sessions of a proxy."""
+
+    loop: asyncio.AbstractEventLoop
+    clock: Clock
+    limits: Callable[[], KeepAliveLimits]
+    upstreams: Upstreams
+    targets: Targets
+    listings: Listings
+    groups: ProxyGroups
+    held: HeldMemory  # of SENDs that wait for a resource group
+    permit_steps: PermitSteps
+    published: PublishedTopics | None = None  # None: adaptive throttling is off
+    release: Callable[[Lease], None]  # of request memory
+    commands_memory: CommandMemory
+    sessions_memory: Row
+    traffic: Traffic
+    usage: UsageCounts | None  # None: usage is not recorded
+    frame_bytes_max: int  # of clients
+    authentication: Authentication | None = None  # None: brokers check what clients show
+    closed: Callable[[Session, str], None]  # called when a client has disconnected, with the reason
+
 
 TICK_S: Final = 1.0
 # For how long one turn of the loop looks at producers and consumers when definitions of groups have changed: there may

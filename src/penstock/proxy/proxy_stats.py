@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `/proxy-stats` tells, as Apache Pulsar's proxy does: rates of connections to brokers, and of topics.
+"""Answers of `/proxy-stats`, like those of Apache Pulsar's proxy: rates of connections to brokers, and of topics.
 
 Why in pages: an answer is as long as there are connections or topics. Each page is read anew, so that nothing is kept
 between them, and no turn of the loop reads all. Rates are those of the last whole minute or more; before, since the
-start. They are computed when somebody asks: nobody's traffic pays for them.
-Where: the routes of `admin.proxy_stats_routes`.
+start. They are computed for a request only: traffic does not pay for them.
+Where: the routes of `admin.proxy_api`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from penstock.proxy.session import Session
 
 if TYPE_CHECKING:
     from penstock.net.listener import Connections
+    from penstock.proxy.proxy import Services
     from penstock.proxy.relay import Relay
-    from penstock.proxy.services import Services
     from penstock.proxy.usage import TopicUsage, UsageCounts
 
 Json: TypeAlias = dict[str, Any]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `recorder` uses, apart from it: where nothing is recorded, the recorder is not imported."""
+"""Parts of the proxy for `recorder`, apart from it: where nothing is recorded, the recorder is not imported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.governance.budget import Row
     from penstock.net.listener import Connections
-    from penstock.net.topic_list_limiter import TopicListMemoryLimiter
+    from penstock.net.listing_memory import TopicListMemoryLimiter
     from penstock.proxy.groups import ProxyGroups
     from penstock.proxy.traffic import Traffic
     from penstock.proxy.upstreams import Identity, Upstreams

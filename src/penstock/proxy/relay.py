@@ -8,7 +8,7 @@ Theory of operation
                    charged to the outbound memory, as a broker's own are.
     Handshake.     The broker is sent a CONNECT for the client's (see `client_identity`). Its answer is sent back, and
                    so are challenges that mean the client.
-    Draining.      The producers are closed at the broker, which answers that after their receipts (`awaited_answers`).
+    Draining.      The producers are closed at the broker, which answers that after their receipts (`AwaitedAnswers`).
     End.           If one side closes, so does the other: clients then look their topics up again.
 Where: `session` makes one for a CONNECT with `proxy_to_broker_url`.
 """
@@ -17,38 +17,187 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.core.errors import PenstockError
 from penstock.core.units import KIB
 from penstock.governance.holds import HoldKind
 from penstock.net.upstream_socket import UpstreamSocket
-from penstock.proxy.awaited_answers import NO_PRODUCER, AwaitedAnswers
+from penstock.proxy.consumers import RelayedConsumers
 from penstock.proxy.greeting import Greeting, agreed_sizes
-from penstock.proxy.inserted_lists import InsertedLists
-from penstock.proxy.relayed_consumers import RelayedConsumers
 from penstock.proxy.relayed_sends import RelayedSends
 from penstock.proxy.response_stream import ResponseStream
-from penstock.wire import codec, refusals
-from penstock.wire.client.commands import encode
-from penstock.wire.client.frames import FRAME_BYTES_MAX
+from penstock.wire import bounds, codec
+from penstock.wire.client.connection import encode
+from penstock.wire.client.frames import FRAME_BYTES_MAX, decode_frame, frame_bytes
 from penstock.wire.codec import BaseCommand
 from penstock.wire.errors import ProtocolError
 from penstock.wire.events import PublishRun, RefusedCommand, Relayed
 from penstock.wire.relayed import RelayReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from penstock.governance.memory_pool import Lease
     from penstock.net.connection import Connection
+    from penstock.net.send_queue import Buffer
     from penstock.proxy.client_identity import ClientIdentity
+    from penstock.proxy.proxy import Services
     from penstock.proxy.rates import Rates
-    from penstock.proxy.services import Services
-    from penstock.wire.client.addresses import Address
     from penstock.wire.client.frames import Body
+    from penstock.wire.client.lookup import Address
     from penstock.wire.events import Command, Event
     from penstock.wire.relayed import SpareBuffers
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Requests of the proxy's own on a client's connection to its broker: whether the broker has answered all of them.
+#
+# Why: a broker answers CLOSE_PRODUCER after the receipts of all that the producer has sent. So a proxy that stops knows
+# by the answer that no receipt is missing, and need not count them all the time. Where: `relay`, when it is drained.
+# Frames are looked into from then on only. Pure.
+
+# Answers are shorter; longer frames are not looked into. An ERROR may say some words.
+ANSWER_BYTES_MAX: Final = 4 * KIB
+# The producer of a request that only shows that the broker has handled all requests before it. Clients count from 0.
+NO_PRODUCER: Final = 2**64 - 1
+# Request ids are counted down from here, those of clients up from 0.
+_FIRST_REQUEST: Final = 2**64 - 2
+_HEAD_BYTES: Final = 8
+_ANSWERS: Final = frozenset({BaseCommand.SUCCESS, BaseCommand.ERROR})
+
+
+class AwaitedAnswers:
+    """Takes the answers to the proxy's own requests out of what a broker sends."""
+
+    def __init__(self, unfinished_bytes: int, unfinished_size: bytes) -> None:
+        """Begin in the middle of a frame, of which so many bytes are missing, or a part of its size was passed on."""
+        self._left_bytes = unfinished_bytes
+        self._kept = unfinished_size  # the beginning of a frame that has not come whole
+        self._kept_passed = len(unfinished_size)  # of it, what was passed on before
+        self._awaited: set[int] = set()
+        self._next = _FIRST_REQUEST
+
+    @property
+    def all_came(self) -> bool:
+        """Whether all requests are answered."""
+        return not self._awaited
+
+    def close_producer(self, producer_id: int) -> bytes:
+        """Return the frame of a request that is answered when all SENDs of this producer are."""
+        self._next -= 1
+        self._awaited.add(self._next)
+        return codec.close_producer(producer_id, self._next)
+
+    def without(self, data: bytes) -> bytes:
+        """Return what is to be passed on: the next bytes of the broker without answers to these requests.
+
+        Raises:
+            ProtocolError: a frame that cannot be read.
+        """
+        if self._left_bytes >= len(data):
+            self._left_bytes -= len(data)
+            return data
+        stream = self._kept + data
+        return b"".join(self._parts(stream))
+
+    def _parts(self, stream: bytes) -> Iterator[bytes]:
+        pos, self._left_bytes = self._left_bytes, 0
+        begin, self._kept_passed = self._kept_passed, 0  # where what is passed on begins
+        self._kept = b""
+        while len(stream) - pos >= _HEAD_BYTES:
+            stop = pos + frame_bytes(stream, pos)
+            if stop - pos <= ANSWER_BYTES_MAX:
+                if stop > len(stream):
+                    break
+                if self._is_answer(stream, pos, stop):
+                    yield stream[begin:pos]
+                    begin = stop
+            pos = stop
+        if pos > len(stream):
+            self._left_bytes = pos - len(stream)
+            yield stream[begin:]
+            return
+        self._kept = stream[pos:]
+        self._kept_passed = max(begin - pos, 0)
+        yield stream[begin:pos]
+
+    def _is_answer(self, stream: bytes, begin: int, stop: int) -> bool:
+        """Whether a frame answers one of these requests, which is awaited no longer."""
+        if stop - begin < _HEAD_BYTES:
+            return False
+        frame = decode_frame(stream, begin, stop)
+        if frame.kind not in _ANSWERS or frame.body.request_id not in self._awaited:
+            return False
+        self._awaited.discard(frame.body.request_id)
+        return True
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Lists of topics that a proxy sends to a client between the frames of the client's broker.
+#
+# Why not as other answers of the proxy: a list is charged to permits of its own until the client has it, also while it
+# waits for the end of a frame. The request that waits stays charged to its client, which bounds their number. Where:
+# each `relay` has one.
+
+
+class OwnList(NamedTuple):
+    """A frame of the proxy: a head, and the rest in pieces, of which `release` releases the memory."""
+
+    head: bytes
+    rest: Sequence[Buffer]
+    release: Callable[[], None]
+
+
+class InsertedLists:
+    """The lists for one client.
+
+    Attributes:
+        waiting: those that wait for the end of a frame; while there are any, `deliver` must be called.
+    """
+
+    def __init__(self, connection: Connection, stream: ResponseStream, loop: asyncio.AbstractEventLoop) -> None:
+        """Args: stream: the frames of the broker."""
+        self._connection = connection
+        self._stream = stream
+        self._loop = loop
+        self.waiting: list[tuple[OwnList, asyncio.Future[None]]] = []
+
+    async def send(self, listed: OwnList) -> None:
+        """Send a list; returns when it is queued. It is released when the client has it, or is gone."""
+        if self._stream.between_frames:
+            write_list(self._connection, listed)
+            return
+        waiting = listed, self._loop.create_future()
+        self.waiting.append(waiting)
+        try:
+            await waiting[1]
+        except asyncio.CancelledError:
+            if waiting in self.waiting:
+                self.waiting.remove(waiting)
+                listed.release()
+            raise
+
+    def deliver(self, data: bytes, pass_on: Callable[[Iterable[bytes]], None]) -> bytes:
+        """Pass the next bytes of the broker on as far as lists wait, with these in between; return what is left."""
+        stream = self._stream
+        while data and self.waiting:
+            stop = stream.next_stop
+            pass_on(stream.passed(data[:stop]))
+            data = data[stop:]
+            if stream.between_frames:
+                waiting, self.waiting = self.waiting, []
+                for listed, queued in waiting:
+                    write_list(self._connection, listed)
+                    if not queued.done():
+                        queued.set_result(None)
+        return data
+
+
+def write_list(connection: Connection, listed: OwnList) -> None:
+    """Queue a list. No frame of a broker may be unfinished."""
+    connection.write_shared(listed.head, listed.rest, sum(map(len, listed.rest)), listed.release)
+
 
 # Beyond this many unsent bytes, a client is not read while its broker's socket is blocked.
 UNSENT_BYTES_MAX: Final = 64 * KIB
@@ -74,7 +223,7 @@ class Relay:
         read_count: reads that brought bytes of the broker.
         passed_bytes: bytes of the client that were passed on to the broker.
         since_ns: when this began.
-        rates: of reads and bytes of the client, once somebody has asked for them.
+        rates: of reads and bytes of the client, from the first request for them on.
     """
 
     def __init__(
@@ -152,7 +301,7 @@ class Relay:
     async def drain(self) -> None:
         """Return when the broker has answered what was sent to it, or the connection is over.
 
-        The client is not read meanwhile. What is held of it is sent as its groups allow.
+        The client is not read meanwhile. Its held frames are sent as its groups allow.
         """
         if self._upstream is None or not self._upstream.is_open:
             return
@@ -273,7 +422,7 @@ class Relay:
 
     def _refuse(self, refused: RefusedCommand) -> None:
         self._traffic.refuse(self._connection.peer.rpartition(":")[0], refused.type)
-        answer = refusals.answer(refused)
+        answer = bounds.answer(refused)
         if answer is None:
             self._connection.close(refused.text)
         else:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one client publishes through the proxy: its producers, and the limits of groups and of throttling on them.
+"""Producers of one client of the proxy, and the limits of groups and of throttling on them.
 
 SENDs of a limit in debt are held, as in the broker, and all others of the connection go on. A producer whose
 CLOSE_PRODUCER waits behind held SENDs is closed after them. A PRODUCER with the id of one that still holds SENDs is the
@@ -11,13 +11,15 @@ Where: each `relay` has one.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import ServiceNotReady
 from penstock.core.names import TopicName
+from penstock.groups.group import set_groups
 from penstock.groups.held_sends import HeldProducer, HeldSends
-from penstock.proxy.relayed_usage import RelayedUsage
+from penstock.proxy.usage import RelayedUsage
 from penstock.wire.relayed import pick_frames
 
 if TYPE_CHECKING:
@@ -26,10 +28,10 @@ if TYPE_CHECKING:
     from penstock.governance.holds import Episode
     from penstock.governance.memory_pool import Lease
     from penstock.groups.group import Group
-    from penstock.groups.publish_limit import PublishLimit
+    from penstock.groups.limit import PublishLimit
     from penstock.net.connection import Connection
-    from penstock.proxy.published_topics import PublishedTopic
-    from penstock.proxy.services import Services
+    from penstock.proxy.proxy import Services
+    from penstock.proxy.throttling import PublishedTopic
     from penstock.wire import codec
     from penstock.wire.events import PublishRun
 
@@ -40,18 +42,18 @@ _COUNTED_BYTES: Final = 960
 
 
 class RelayedTopic:
-    """A topic that a client publishes to: what limits it here.
+    """A topic that a client publishes to, with its limits here.
 
     Attributes:
         all_producers: the topic with the producers of all clients; None without adaptive throttling.
     """
 
-    __slots__ = ("all_producers", "groups", "name", "publish_limited_times", "publish_lines")
+    __slots__ = ("all_producers", "name", "publish_limited_times", "publish_lines", "resource_groups")
 
     def __init__(self, name: TopicName) -> None:
         self.name = name
         self.publish_limited_times = 0
-        self.groups: tuple[Group, ...] = ()
+        self.resource_groups: tuple[Group, ...] = ()
         self.publish_lines: tuple[PublishLimit, ...] = ()
         self.all_producers: PublishedTopic | None = None
 
@@ -62,11 +64,7 @@ class RelayedTopic:
 
     def limit(self, groups: tuple[Group, ...]) -> None:
         """Set the groups that limit it."""
-        for group in self.groups:
-            group.topics -= 1
-        for group in groups:
-            group.topics += 1
-        self.groups = groups
+        set_groups(self, groups)
         if self.all_producers is not None:
             self.all_producers.resource_groups = groups
         self.set_lines()
@@ -74,21 +72,19 @@ class RelayedTopic:
     def set_lines(self) -> None:
         """Set the lines in which its producers wait."""
         throttles = self.all_producers.lines() if self.all_producers is not None else ()
-        self.publish_lines = (*(group.publish for group in self.groups), *throttles)
+        self.publish_lines = (*(group.publish for group in self.resource_groups), *throttles)
 
 
+@dataclass(eq=False, slots=True)
 class RelayedProducer:
     """A producer of a client, as far as the proxy must know it."""
 
-    __slots__ = ("bytes_in", "charged_bytes", "messages_in", "producer_id", "topic", "waits")
-
-    def __init__(self, producer_id: int, topic: RelayedTopic, charged_bytes: int) -> None:
-        self.producer_id = producer_id
-        self.topic = topic
-        self.charged_bytes = charged_bytes
-        self.messages_in = 0
-        self.bytes_in = 0
-        self.waits: Episode[PublishLimit] | None = None
+    producer_id: int
+    topic: RelayedTopic
+    charged_bytes: int
+    messages_in: int = 0
+    bytes_in: int = 0
+    waits: Episode[PublishLimit] | None = None
 
 
 class RelayedSends:
@@ -111,7 +107,7 @@ class RelayedSends:
         """A PRODUCER is passed on.
 
         Raises:
-            InvalidTopicName: nobody could say who pays, whatever the broker makes of this name.
+            InvalidTopicName: the payer of this name is unknown, even if the broker accepts the name.
             ServiceNotReady: there is no memory for one more.
         """
         self.forget(body.producer_id)
@@ -183,7 +179,7 @@ class RelayedSends:
             self.usage.close()
 
     def waiting_of(self, producer_id: int) -> HeldProducer | None:
-        """What waits of a producer."""
+        """Return the held SENDs of a producer; None without any."""
         return self._held.waiting_of(producer_id) if self._held is not None else None
 
     def looks(self) -> Iterator[None]:
@@ -193,7 +189,7 @@ class RelayedSends:
             if self.producers.get(producer.producer_id) is not producer:
                 continue  # It was closed meanwhile.
             groups = self._services.groups.of_topic(producer.topic.name)
-            if groups != producer.topic.groups:
+            if groups != producer.topic.resource_groups:
                 producer.topic.limit(groups)
                 self._lines_changed(producer)
 
@@ -237,7 +233,7 @@ class RelayedSends:
             self._charge(passed)
         return passed
 
-    def _submit(self, run: PublishRun, lease: Lease) -> None:
+    def _submit(self, run: PublishRun, lease: Lease, _since_ns: int) -> None:
         self._charge(run)
         self._forward(run.data, lease)
 

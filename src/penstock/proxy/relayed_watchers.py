@@ -26,18 +26,18 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.errors import PenstockError, ServiceNotReady, TooManyRequests, forget_frames
 from penstock.core.units import KIB, NS_PER_S
 from penstock.governance.budget import Charge
-from penstock.governance.permit_errors import (
+from penstock.governance.permits import (
     PermitAcquireAlreadyClosed,
     PermitAcquireCancelled,
     PermitError,
     PermitsBeyondLimit,
 )
-from penstock.net.topic_list_limiter import INITIAL_BYTES, LimitType, Owner
-from penstock.proxy.inserted_lists import OwnList
+from penstock.net.listing_memory import INITIAL_BYTES, LimitType, Owner
+from penstock.proxy.relay import OwnList
 from penstock.proxy.watcher_connection import Large, WatcherConnection
 from penstock.wire import codec
-from penstock.wire.client.commands import encode
-from penstock.wire.client.errors import RequestRefused
+from penstock.wire.client.connection import encode
+from penstock.wire.client.events import RequestRefused
 from penstock.wire.codec import BaseCommand
 from penstock.wire.errors import ProtocolError
 
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from penstock.net.connection import Connection
+    from penstock.net.listing_memory import Permit
     from penstock.net.send_queue import Buffer
-    from penstock.net.topic_list_limiter import Permit
     from penstock.proxy.client_identity import ClientIdentity
     from penstock.proxy.listings import Answer
-    from penstock.proxy.services import Services
-    from penstock.wire.client.addresses import Address
+    from penstock.proxy.proxy import Services
     from penstock.wire.client.frames import Body, Frame
+    from penstock.wire.client.lookup import Address
 
 log = logging.getLogger(__name__)
 
@@ -335,7 +335,7 @@ class RelayedWatchers:
 
 
 def _wanted(body: Body) -> bytes:
-    """What watchers have in common that get the same list: `listings` shares what is sent to them."""
+    """Return the key of watchers that get the same list: `listings` shares what is sent to them."""
     wanted = codec.CommandWatchTopicList()
     wanted.CopyFrom(body)
     wanted.ClearField("topics_hash")

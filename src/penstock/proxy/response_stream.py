@@ -2,7 +2,7 @@
 """Where frames end in what a broker sends, so that a proxy can add answers of its own between them.
 
 Why no buffer: a proxy passes pieces of frames on as they come; only the four bytes of each frame's size are looked at.
-If somebody counts messages, so are the heads of MESSAGE frames (`wire.relayed_messages`).
+If messages are counted, so are the heads of MESSAGE frames (`wire.relayed`).
 Where: `relay` passes everything through one. Pure.
 """
 
@@ -16,7 +16,7 @@ from penstock.wire.errors import ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from penstock.wire.relayed_messages import MessageCounter
+    from penstock.wire.relayed import MessageCounter
 
 _SIZE_BYTES: Final = 4
 _read_u32: Final = struct.Struct(">I").unpack_from
@@ -27,7 +27,7 @@ class ResponseStream:
 
     Attributes:
         frame_bytes_max: the largest size that a frame may announce.
-        counter: counts messages, from the next frame on; None: nobody does.
+        counter: counts messages, from the next frame on; None: messages are not counted.
     """
 
     __slots__ = ("_left_bytes", "_size", "_waiting", "counter", "frame_bytes_max")

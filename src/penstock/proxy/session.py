@@ -15,23 +15,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.errors import PenstockError, ServiceNotReady, WireCode
 from penstock.governance.holds import HoldKind
-from penstock.net.keep_alive import KeepAlive
-from penstock.net.requests import Requests
+from penstock.net.keep_alive import KeepAlive, Requests
 from penstock.proxy.client_identity import NO_REQUEST, ClientIdentity
-from penstock.proxy.inserted_lists import write_list
+from penstock.proxy.greeting import largest_message
 from penstock.proxy.lookups import TEXT_CHARS_MAX, Lookups
-from penstock.proxy.relay import Relay
+from penstock.proxy.relay import Relay, write_list
 from penstock.proxy.relayed_watchers import RelayedWatchers
-from penstock.wire import codec, refusals
-from penstock.wire.client.errors import RequestRefused
+from penstock.wire import bounds, codec
+from penstock.wire.client.events import RequestRefused
 from penstock.wire.codec import BaseCommand
 from penstock.wire.events import Command, RefusedCommand
 
 if TYPE_CHECKING:
     from penstock.governance.memory_pool import Lease
     from penstock.net.connection import Connection
-    from penstock.proxy.inserted_lists import OwnList
-    from penstock.proxy.services import Services
+    from penstock.proxy.proxy import Services
+    from penstock.proxy.relay import OwnList
     from penstock.wire.events import Event
 
 log = logging.getLogger(__name__)
@@ -214,7 +213,7 @@ class Session:
             codec.connected(
                 connected.server_version,
                 version,
-                min(connected.message_bytes_max, self._services.frame_bytes_max),
+                min(connected.message_bytes_max, largest_message(self._services.frame_bytes_max)),
                 topic_watchers=connected.features.supports_topic_watchers,
             )
         )
@@ -231,7 +230,7 @@ class Session:
     def _refuse(self, refused: RefusedCommand) -> None:
         """Answer a command that exceeds a bound, or close the connection if it has no answer."""
         self._services.traffic.refuse(self.connection.peer.rpartition(":")[0], refused.type)
-        answer = refusals.answer(refused)
+        answer = bounds.answer(refused)
         if answer is None:
             self.connection.close(refused.text)
             return

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.proxy.session import Session
-from penstock.stats.process_use import process_use
-from penstock.stats.reading import Taking, group_traffic, memory_rows, muted_connections, remote_usage, turns
-from penstock.stats.server_snapshot import ServerSnapshot, SharingSnapshot
+from penstock.stats.process import process_use
+from penstock.stats.reading import Taking, group_traffic, memory_rows, muted_connections, shared, turns
+from penstock.stats.snapshot import ServerSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from penstock.groups.adaptive_throttling import AdaptiveThrottling
     from penstock.net.listener import Connections
     from penstock.net.loop_turns import LoopTurns
-    from penstock.proxy.published_topics import PublishedTopic
+    from penstock.proxy.proxy import Services
     from penstock.proxy.quota_sharing import ProxySharing
     from penstock.proxy.recorder import Recorder
-    from penstock.proxy.services import Services
+    from penstock.proxy.throttling import PublishedTopic
     from penstock.stats.reading import Pace
 
 
@@ -98,7 +98,7 @@ class ProxySnapshots(Taking[ProxySnapshot]):
             memory=memory_rows(self._budget),
             holds=await self._holds(),
             resource_groups=await group_traffic(groups, clock, pace),
-            sharing=await self._shared(pace),
+            sharing=await shared(self._sharing, groups, pace),
             records=self._recorder.snapshot() if self._recorder is not None else None,
             usage_topics=len(services.usage) if services.usage is not None else None,
             usage_left_out=services.usage.left_out if services.usage is not None else 0,
@@ -114,15 +114,4 @@ class ProxySnapshots(Taking[ProxySnapshot]):
             turned_away=dict(traffic.turned_away),
             lookups_pending=traffic.pending,
             lookup_connections=len(services.upstreams),
-        )
-
-    async def _shared(self, pace: Pace) -> SharingSnapshot:
-        sharing = self._sharing
-        return SharingSnapshot(
-            connected=sharing.connected,
-            failures=sharing.failures,
-            reports={"sent": sharing.sent, "received": sharing.received, **sharing.refused},
-            remote=await remote_usage(self._services.groups.in_use, sharing.others, pace),
-            members=sharing.members,
-            registration=sharing.registration,
         )

@@ -3,9 +3,10 @@
 
 Why: without a check, a proxy would open connections into its network for anybody, and show its credentials there.
 Brokers that the cluster's own lookups have named are allowed. Others must match the three lists of Pulsar's proxy:
-brokerProxyAllowedHostNames, brokerProxyAllowedIPAddresses and brokerProxyAllowedTargetPorts. Another broker is refused
-with ServiceNotReady, as by Pulsar's proxy: the client may have asked another proxy, and a later lookup names it here.
-Where: `session` checks a CONNECT; `lookups` remembers what brokers were named; `admin_requests` checks redirects.
+brokerProxyAllowedHostNames, brokerProxyAllowedIPAddresses and brokerProxyAllowedTargetPorts. Another broker is
+refused with ServiceNotReady, as by Pulsar's proxy: the client may have asked another proxy, and a later lookup names
+it here. Where: `session` checks a CONNECT; `lookups` remembers what brokers were named; `cluster_admin` checks
+redirects.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import NotAllowed, ServiceNotReady
-from penstock.wire.client.addresses import Address, host_with_port, parse_service_url, shortened
+from penstock.wire.client.lookup import Address, host_with_port, parse_service_url, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penstock import __version__
 from penstock.core.errors import ServiceNotReady, WireCode
 from penstock.core.units import NS_PER_S
-from penstock.net.asking_client import AskingClient
-from penstock.net.client import AsyncClient
+from penstock.net.client import AskingClient, AsyncClient
 from penstock.wire.client.connection import ClientConnection, Hello
-from penstock.wire.client.errors import RequestRefused
+from penstock.wire.client.events import RequestRefused
 from penstock.wire.client.frames import FRAME_BYTES_MAX
 from penstock.wire.codec import PROXY_NAME
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.governance.budget import Row
     from penstock.proxy.own_credentials import OwnCredentials
-    from penstock.wire.client.addresses import Address
+    from penstock.wire.client.lookup import Address
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +41,7 @@ VERSION: Final = f"{PROXY_NAME}{__version__}"
 
 
 class Identity(NamedTuple):
-    """Whom a connection to a broker speaks for: the proxy's or the client's credentials, and the client's role.
+    """Identity of a connection to a broker: the proxy's or the client's credentials, and the client's role.
 
     Connections and answers are shared by clients only if all of this is equal.
     """

@@ -1,34 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What topics have used through this proxy: counters, and the SENDs that no broker has acknowledged yet.
+"""Usage of topics through this proxy: counters, and the SENDs that no broker has acknowledged yet.
 
-A publish counts when the broker's receipt passes: what the broker has refused, or what was lost with it and is sent
-again, is not counted, or not twice; and nobody can add to the usage of a topic that a broker does not let them publish
-to. Until then its size is kept in a column of its producer.
+A publish counts when the broker's receipt passes: a publish that the broker has refused is not counted, and one that
+was lost with it and is sent again is counted once. So no client can add to the usage of a topic to which the broker
+does not let it publish. Until then its size is kept in a column of its producer.
 
 Bounds. Counters are charged to one row, SENDs to another, of which one client gets CLIENT_BYTES_MAX. A topic that does
 not fit is counted in the proxy's own totals only. SENDs that do not fit are counted when they are passed on, if the
 broker has acknowledged others of the producer; otherwise they are not counted.
 
-Where: `relayed_sends` and `relayed_consumers` count, `usage_records` records.
+Where: `relayed_sends` and `consumers` count, `usage_records` records.
 """
 
 from __future__ import annotations
 
 import logging
 from array import array
-from collections import deque
+from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.accounting.totals import NOTHING, Totals
 from penstock.core.system_topics import is_record_topic
 from penstock.core.units import MIB
+from penstock.wire.metadata import is_followed_chunk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from penstock.core.names import TopicName
     from penstock.governance.budget import Row
     from penstock.proxy.rates import Rates
+    from penstock.wire.events import PublishRun
+    from penstock.wire.relayed import Answered, Delivered
+
 
 log = logging.getLogger(__name__)
 
@@ -216,7 +220,7 @@ class UnansweredSends:
             self._counts.add(str(self.topic.name), passed._replace(limited_times=self._limited_times - limited))
 
     def close(self) -> None:
-        """The producer is gone: what was not answered is sent again, if it matters to its client."""
+        """The producer is gone: its client sends unanswered messages again, if they matter to it."""
         self._memory.release(sum(row.charged_bytes for row in self._rows))
         self._rows.clear()
 
@@ -230,3 +234,79 @@ def _totals(lengths: Sequence[int], messages: Sequence[int] | None) -> Totals:
 
 def in_parts(rows: Sequence[TopicUsage], size: int) -> Iterator[Sequence[TopicUsage]]:
     return (rows[start : start + size] for start in range(0, len(rows), size))
+
+
+class RelayedUsage:
+    """One client's part of the counters."""
+
+    def __init__(self, counts: UsageCounts) -> None:
+        self._counts = counts
+        self._memory = ClientBytes(counts.unanswered)
+        self._unanswered: dict[int, UnansweredSends] = {}  # by producer id; also of producers that were closed
+        self._closed: set[int] = set()  # of these
+
+    def opened(self, producer_id: int, topic: PublishedTopic) -> None:
+        """A PRODUCER is passed on."""
+        self._drop(producer_id)
+        self._unanswered[producer_id] = UnansweredSends(self._counts, topic, self._memory)
+
+    def forget(self, producer_id: int) -> None:
+        """A producer is gone; receipts of what it has sent may follow."""
+        unanswered = self._unanswered.get(producer_id)
+        if unanswered is not None and unanswered.waits:
+            self._closed.add(producer_id)
+        else:
+            self._drop(producer_id)
+
+    def _drop(self, producer_id: int) -> None:
+        self._closed.discard(producer_id)
+        unanswered = self._unanswered.pop(producer_id, None)
+        if unanswered is not None:
+            unanswered.close()
+
+    def close(self) -> None:
+        """The client is gone."""
+        for producer_id in list(self._unanswered):
+            self._drop(producer_id)
+
+    def passed(self, run: PublishRun) -> None:
+        """SENDs are passed on."""
+        counts = run.message_counts if not run.rare else _without_followed_chunks(run)
+        first = run.producer_ids[0]
+        if run.producer_ids.count(first) == len(run.producer_ids):
+            unanswered = self._unanswered.get(first)
+            if unanswered is not None:
+                unanswered.passed(run.lengths, counts)
+            return
+        rows = defaultdict(list)
+        for row, producer_id in enumerate(run.producer_ids):
+            rows[producer_id].append(row)
+        for producer_id, own in rows.items():
+            unanswered = self._unanswered.get(producer_id)
+            if unanswered is not None:
+                unanswered.passed(
+                    [run.lengths[row] for row in own], None if counts is None else [counts[row] for row in own]
+                )
+
+    def answered(self, answers: Iterable[Answered]) -> None:
+        """The broker has answered SENDs."""
+        for one in answers:
+            unanswered = self._unanswered.get(one.producer_id)
+            if unanswered is not None:
+                unanswered.answered(one.sends, stored=one.stored)
+                if one.producer_id in self._closed and not unanswered.waits:
+                    self._drop(one.producer_id)
+
+    def delivered(self, topic: TopicName, seen: Delivered) -> None:
+        """Messages were sent on to a consumer."""
+        self._counts.add(str(topic), Totals(messages_out=seen.messages, bytes_out=seen.bytes))
+
+
+def _without_followed_chunks(run: PublishRun) -> Sequence[int]:
+    """The messages of each row; none in chunks that others of their message follow."""
+    counts = list(run.message_counts) if run.message_counts is not None else [1] * len(run.offsets)
+    for row, send in run.rare.items():
+        start = run.offsets[row]
+        if send.is_chunk and is_followed_chunk(memoryview(run.data)[start : start + run.lengths[row]]):
+            counts[row] = 0
+    return counts

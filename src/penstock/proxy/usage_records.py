@@ -19,8 +19,8 @@ from penstock.core.errors import PenstockError
 from penstock.core.names import TopicName
 from penstock.core.units import MS_PER_S
 from penstock.proxy.usage import UsageCounts, in_parts
-from penstock.records.entries import ENTRY_RECORDS_MAX
-from penstock.records.group_usage import GroupUsage
+from penstock.records.decisions import ENTRY_RECORDS_MAX
+from penstock.records.usage import GroupUsage
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -47,7 +47,7 @@ class UsageRecords:
 
     Attributes:
         written: records written in this run.
-        failures: cycles that failed; what they had to record is recorded by the next ones.
+        failures: cycles that failed; the next ones record their part.
     """
 
     def __init__(

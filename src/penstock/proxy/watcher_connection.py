@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A connection to a broker for the topic watchers of one client, which is read only as far as somebody asks for bytes.
+"""A connection to a broker for the topic watchers of one client, which is read only as far as bytes are asked for.
 
 Why not the client's own connection to its broker: a list that waits for memory would delay messages and receipts.
 Why not asyncio's streams: they read ahead, up to 256 KiB a connection, and there may be one for each client.
@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Final, Self
 from penstock.core.errors import ServiceNotReady
 from penstock.core.units import KIB
 from penstock.net.upstream_socket import UpstreamSocket
-from penstock.proxy.listing_connection import LISTING_BYTES_MAX, SMALL_BYTES
+from penstock.proxy.listings import LISTING_BYTES_MAX, SMALL_BYTES
 from penstock.proxy.upstreams import own_refused
 from penstock.wire import codec
-from penstock.wire.client.commands import encode
-from penstock.wire.client.errors import RequestRefused
+from penstock.wire.client.connection import encode
+from penstock.wire.client.events import RequestRefused
 from penstock.wire.client.frames import Frame, decode_frame
 from penstock.wire.codec import BaseCommand
 from penstock.wire.errors import ProtocolError
 from penstock.wire.varints import read_varint
 
 if TYPE_CHECKING:
-    from penstock.proxy.services import Services
+    from penstock.proxy.proxy import Services
     from penstock.proxy.upstreams import Identity
-    from penstock.wire.client.addresses import Address
+    from penstock.wire.client.lookup import Address
 
 # Unsent bytes of requests and PONGs; a broker that makes more of them necessary is broken.
 UNSENT_BYTES_MAX: Final = 256 * KIB
@@ -71,8 +71,8 @@ class WatcherConnection:
     """One connection. Open it with `open`; close it when it has failed or is not needed any more.
 
     Attributes:
-        identity: what the broker was told.
-        came: bytes that were read; whoever watches it sees whether the broker is alive.
+        identity: as the broker was told it.
+        came: bytes that were read; they show that the broker is alive.
         reading: whether bytes are asked for.
     """
 

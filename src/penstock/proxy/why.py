@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Explains why clients of this proxy wait: the hold, its setting and value, its numbers, since when, and the remedy.
 
-What brokers do to them is not known here: ask a penstock broker itself, or the metrics of Apache Pulsar.
+Effects of brokers on them are not known here: ask a penstock broker itself, or the metrics of Apache Pulsar.
 Where: `penstock why --admin-url PROXY`, the routes under `/admin/v3/why` of a proxy, and its metric of holds.
 """
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from penstock.governance.budget import BudgetRow
+    from penstock.groups.live_exchange import SharedQuotas
     from penstock.net.connection import Connection
     from penstock.net.listener import Connections
-    from penstock.net.topic_list_limiter import Owner
+    from penstock.net.listing_memory import Owner
+    from penstock.proxy.consumers import RelayedConsumer
+    from penstock.proxy.proxy import Services
     from penstock.proxy.relay import Relay
-    from penstock.proxy.relayed_consumers import RelayedConsumer
     from penstock.proxy.relayed_sends import RelayedProducer
-    from penstock.proxy.services import Services
     from penstock.stats.explanations import Walk
     from penstock.stats.findings import Json
-    from penstock.stats.limit_holds import Sharing
 
 
 class Why(Explanations):
-    """Explanations of a proxy. Nobody is found whom no client here uses."""
+    """Explanations of a proxy. Topics and tenants that no client here uses are not found."""
 
     def __init__(
-        self, services: Services, connections: Connections, sharing: Sharing | None, budget: Iterable[BudgetRow]
+        self, services: Services, connections: Connections, sharing: SharedQuotas | None, budget: Iterable[BudgetRow]
     ) -> None:
         super().__init__(services.clock, services.listings.limiter, budget, used_only=True)
         self._connections = connections

@@ -20,16 +20,36 @@ from penstock.accounting.episodes import Episodes
 from penstock.accounting.records import DECISION, DecisionRecord
 from penstock.core.errors import PenstockError
 from penstock.core.units import KIB, MIB, NS_PER_S
-from penstock.governance.adaptive_controller import GROUP
+from penstock.governance.adaptive_throttle import GROUP
 from penstock.governance.budget import Row
 from penstock.governance.holds import HoldKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from penstock.core.clock import Clock
     from penstock.governance.adaptive_throttle import ThrottleDecision
     from penstock.records.limiters_seen import Look
+
+
+# -- divides records into entries. Where: all that write records -------------------------------------------------------
+
+# Records of one entry: a batch that a client decodes at once, and about what one turn of the loop encodes.
+ENTRY_RECORDS_MAX: Final = 250
+ENTRY_BYTES_MAX: Final = 64 * KIB
+
+
+def entries_of(records: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """Yield runs of records for one entry each."""
+    start = size = 0
+    for row, record in enumerate(records):
+        if row > start and (row - start == ENTRY_RECORDS_MAX or size + len(record) > ENTRY_BYTES_MAX):
+            yield records[start:row]
+            start, size = row, 0
+        size += len(record)
+    if start < len(records):
+        yield records[start:]
+
 
 log = logging.getLogger(__name__)
 

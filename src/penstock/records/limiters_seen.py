@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Looks at what the limiters of a broker or a proxy do, in the counters and states that they have anyway.
 
-Why looking and not listening: whoever floods a broker makes it decide a million times a second. A look once a second
-costs the same at all times, in turns of the loop. Waits that begin and end between two looks are missed where the
-limiter does not count them: those of connections whose reading stops for lack of memory.
+Why looking and not listening: a client that floods a broker makes it decide a million times a second. A look once a
+second costs the same at all times, in turns of the loop. Waits that begin and end between two looks are missed where
+the limiter does not count them: those of connections whose reading stops for lack of memory.
 
 Where: `decisions` makes episodes of what is seen.
 """
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from penstock.governance.muting import Mute
-    from penstock.governance.permit_types import PermitSnapshot
+    from penstock.governance.permits import PermitSnapshot
     from penstock.groups.group import Group
     from penstock.groups.ports import LimitedTopic
     from penstock.net.connection import Connection
-    from penstock.net.topic_list_limiter import TopicListMemoryLimiter
+    from penstock.net.listing_memory import TopicListMemoryLimiter
 
 T = TypeVar("T")
 # Waits begun for a limit, and their time: by the name of its group and the traffic, or by the owner of a rate.
@@ -43,7 +43,7 @@ COUNTED_ELSEWHERE: Final = frozenset(
 
 
 class Look(Counter[Slowed]):
-    """What one look has seen: how often; `held_ns` says for how long.
+    """Slowed clients of one look: how often; `held_ns` says for how long.
 
     Attributes:
         missed: how many were seen beyond SEEN_MAX.
@@ -96,7 +96,7 @@ class LimitersSeen:
         self._refused: dict[tuple[str, str], int] = {}  # listings, by memory and reason
 
     async def look(self, now_ns: int) -> Look:
-        """What limiters have done since the last look."""
+        """Return the effects of limiters since the last look."""
         look, before_ns, self._looked_ns = Look(), self._looked_ns, now_ns
         for connections in portions(self._connections()):
             for connection in connections:
@@ -126,7 +126,7 @@ class LimitersSeen:
         return look
 
     def look_at_mute(self, look: Look, connection: Connection, mute: Mute, since_ns: int, now_ns: int) -> None:
-        """Somebody is slowed at this moment, since then or since the last look."""
+        """Add a connection that is muted now, since then or since the last look."""
         if mute.reason in COUNTED_ELSEWHERE:
             return
         client = connection.peer.rpartition(":")[0]
@@ -142,7 +142,7 @@ class LimitersSeen:
         times: int,
         limited_ns: int,
     ) -> None:
-        """A limit: how often somebody began to wait for it (0: seconds with a wait are counted), and for how long."""
+        """A limit: how often a wait for it began (0: seconds with a wait are counted), and for how long."""
         seen[key] = times, limited_ns
         times_before, ns_before = self._before.get(key, (0, 0))
         if times < times_before:  # Another limit of this name.

@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import logging
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.admin.server import HttpLimits
+from penstock.authentication.credentials import ProviderOptions
+from penstock.broker.access.rules import AccessRules
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.policies.policy_defaults import PolicyDefaults
+from penstock.core.service_urls import ServiceUrls
+from penstock.core.setting import of_listener
 from penstock.core.units import GIB, MIB, NS_PER_MS, NS_PER_S
+from penstock.net.listing_memory import TopicListLimits
 from penstock.net.socket_reader import ARENA_BYTES
-from penstock.net.topic_list_limiter import TopicListLimits
+from penstock.net.tls import TlsOptions
 from penstock.settings import sources
 from penstock.settings.model import ALIASES, KEYS, Given
-from penstock.settings.security import access_rules
+from penstock.settings.rows.security import PROVIDER_BASIC, PROVIDER_TLS, PROVIDER_TOKEN
 from penstock.storage.limits import LogLimits
 
 if TYPE_CHECKING:
@@ -28,6 +33,81 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from penstock.settings.model import Settings
+
+
+# -- converts the security settings for the parts that use them --------------------------------------------------------
+
+_METHODS: Final = {PROVIDER_TOKEN: "token", PROVIDER_TLS: "tls", PROVIDER_BASIC: "basic"}
+
+
+def access_rules(settings: Settings) -> AccessRules:
+    """Return the roles and authorization rules."""
+    return AccessRules(
+        authorizing=settings.authorization_enabled,
+        super_user_roles=frozenset(settings.super_user_roles),
+        proxy_roles=frozenset(settings.proxy_roles),
+        anonymous_role=settings.anonymous_user_role,
+        allow_wildcards=settings.authorization_allow_wildcards_matching,
+        authenticate_original=settings.authenticate_original_auth_data,
+        refresh_check_ns=settings.authentication_refresh_check_s * NS_PER_S,
+    )
+
+
+def provider_options(settings: Settings) -> ProviderOptions | None:
+    """Return how clients authenticate; None without authentication."""
+    if not settings.authentication_enabled:
+        return None
+    return ProviderOptions(
+        methods=frozenset(_METHODS[name] for name in settings.authentication_providers),
+        token_secret_key=settings.token_secret_key,
+        token_public_key=settings.token_public_key,
+        token_public_alg=settings.token_public_alg,
+        token_auth_claim=settings.token_auth_claim,
+        token_audience_claim=settings.token_audience_claim,
+        token_audience=settings.token_audience,
+        token_clock_skew_s=settings.token_allowed_clock_skew_s,
+        basic_users=settings.basic_auth_conf,
+    )
+
+
+def tls_options(settings: Settings) -> TlsOptions | None:
+    """Return the options of TLS ports; None without a certificate.
+
+    A certificate that names a role must be trusted: with the TLS provider, `tlsAllowInsecureConnection` has no effect.
+    """
+    if settings.tls_certificate is None or settings.tls_key is None:
+        return None
+    names_roles = settings.authentication_enabled and PROVIDER_TLS in settings.authentication_providers
+    return TlsOptions(
+        certificate=settings.tls_certificate,
+        key=settings.tls_key,
+        trust=settings.tls_trust_certs,
+        require_client_certificate=settings.tls_require_client_cert,
+        allow_untrusted=settings.tls_allow_insecure and not names_roles,
+        protocols=settings.tls_protocols,
+        ciphers=settings.tls_ciphers,
+    )
+
+
+# -- the addresses of advertisedListeners ------------------------------------------------------------------------------
+
+
+def named_listeners(settings: Settings, number: int = 0) -> dict[str, ServiceUrls]:
+    """Return the addresses by listener name. Those of broker `number` have each port plus that number."""
+    urls: dict[str, dict[str, str]] = {}
+    for item in settings.advertised_listeners:
+        name, scheme, url = of_listener(item)
+        host, _, port = url.rpartition(":")
+        urls.setdefault(name, {})[scheme] = f"{host}:{int(port) + number}"
+    return {name: ServiceUrls(by.get("pulsar", ""), by.get("pulsar+ssl")) for name, by in urls.items()}
+
+
+def unnamed_listener(settings: Settings, number: int = 0) -> ServiceUrls | None:
+    """Return the address for clients that name no listener; None for the broker's own address."""
+    if settings.internal_listener_name is None or settings.sources["advertisedAddress"] != sources.DEFAULT:
+        return None
+    return named_listeners(settings, number)[settings.internal_listener_name]
+
 
 log = logging.getLogger(__name__)
 

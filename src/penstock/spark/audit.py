@@ -35,7 +35,7 @@ NAMED_MAX: Final = 10
 
 @dataclass(slots=True, kw_only=True)
 class Audit:
-    """What was found.
+    """Findings of an audit.
 
     Attributes:
         rows: in the sink.

@@ -3,17 +3,18 @@
 
 Why: a library decodes a record at a time into a dictionary, some 10 µs with eight fields; a field of all of them takes
 a few dozen calls, whatever they are.
-Where: `rows` asks here first. Whatever is out of the ordinary (arrays, maps, decimals, unions of several things, a
+Where: `rows` asks here first. Whatever is out of the ordinary (maps, long arrays, decimals, unions of several things, a
 value that does not read, one written with another version of the schema) is left to `values`, which goes through them
 one by one and names the one that is wrong.
 
-What must hold: what is decoded here, `values` decodes to the same.
+Invariant: `values` decodes the same bytes to the same values.
 Source: Apache Avro 1.11, "Binary encoding" and "Logical types".
 """
 
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.spark.client.messages import Messages
     from penstock.spark.values import Avro, SchemaOf, Values
 
-# Makes the column of a field, if anybody wants it.
+# Makes the column of a field, if it is wanted.
 Make: TypeAlias = "Callable[[], pa.Array]"
 # Goes over a field of all values.
 Read: TypeAlias = "Callable[[Run], Make]"
@@ -49,6 +50,8 @@ _PER_SECOND: Final = {
     "local-timestamp-millis": 1_000,
     "local-timestamp-micros": _US_PER_S,
 }
+# Items of an array are read one after another, the same one of all values at once. Longer arrays are few.
+_ITEMS_MAX: Final = 64
 
 
 class Run:
@@ -139,7 +142,7 @@ class Records:
             made = {name: read(run) for name, read in self._fields.items()}
             return [_spread(made[one.name](), rows, len(held)).cast(one.type) for one in self._wanted]
         except (ProtocolError, pa.ArrowException):
-            return None  # It is told by whoever goes through them one by one.
+            return None  # The error comes from the decoder that goes through them one by one.
 
 
 def records(found: Values, wanted: Sequence[pa.Field], schema_of: SchemaOf) -> Records | None:
@@ -201,6 +204,8 @@ def _reader(avro: Avro, named: dict[str, Read]) -> Read:
         return _PRIMITIVES[kind]
     if kind in named:
         return named[kind]
+    if kind == "array":
+        return _array(_reader(avro["items"], named))
     return _defined(avro, named)
 
 
@@ -250,6 +255,50 @@ def _struct(fields: dict[str, Read]) -> Read:
         return lambda: pa.StructArray.from_arrays([make() for make in made], list(fields))
 
     return read
+
+
+def _array(read_item: Read) -> Read:
+    def read(run: Run) -> Make:
+        sizes = np.zeros(len(run), np.int64)
+        items: list[tuple[Ints, Make]] = []  # the values that have it, and what makes it
+        rows = np.arange(len(run))
+        while len(rows):
+            left = _block(run, rows)
+            rows, left = rows[left > 0], left[left > 0]
+            sizes[rows] += left
+            if (sizes > _ITEMS_MAX).any():
+                raise ProtocolError("an array that is better read by itself")
+            for item in range(int(left.max(initial=0))):
+                mine = rows[left > item]
+                some = run.some(mine)
+                items.append((mine, read_item(some)))
+                run.go_on(mine, some)
+        # Without any, they have a type all the same.
+        none = np.zeros(0, np.int64)
+        return partial(_lists, sizes, items or [(none, read_item(run.some(none)))])
+
+    return read
+
+
+def _block(run: Run, rows: Ints) -> Ints:
+    """Read how many items follow in arrays of some values; none at their ends."""
+    some = run.some(rows)
+    counts = some.numbers()
+    sized = np.flatnonzero(counts < 0)  # The size of the block in bytes follows.
+    of_sized = some.some(sized)
+    of_sized.numbers()
+    some.go_on(sized, of_sized)
+    run.go_on(rows, some)
+    if ((counts > _ITEMS_MAX) | (counts < -_ITEMS_MAX)).any():
+        raise ProtocolError("an array that is better read by itself")
+    return np.abs(counts)
+
+
+def _lists(sizes: Ints, items: list[tuple[Ints, Make]]) -> pa.ListArray:
+    """Return arrays of these sizes, whose items come item by item, and not array by array."""
+    offsets = pa.array(np.append(0, np.cumsum(sizes)).astype(np.int32))
+    order = np.argsort(np.concatenate([rows for rows, _ in items]), kind="stable")
+    return pa.ListArray.from_arrays(offsets, pa.concat_arrays([make() for _, make in items]).take(pa.array(order)))
 
 
 def _enum(symbols: list[str]) -> Read:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a read does with values that do not read as the topic's schema says: the three modes of Spark's own sources.
+"""Reads of values that do not fit the topic's schema: the three modes of Spark's own sources.
 
     FAILFAST        the query fails, and names the topic and the value
     PERMISSIVE      the columns of the value are null, and `_corrupt_record` holds its bytes

@@ -109,7 +109,7 @@ def _rooms(waiting: Mapping[str, Used], messages: int, nbytes: int | None) -> di
 
 
 def _divided(budget: int, waiting: Mapping[str, int]) -> dict[str, int]:
-    """Divide a budget in proportion. What is left over is divided equally: more may wait than is thought."""
+    """Divide a budget in proportion. The rest is divided equally: more may wait than is thought."""
     parts = shares(budget, waiting)
     spare = (budget - sum(parts.values())) // len(parts)
     return {topic: part + spare for topic, part in parts.items()}

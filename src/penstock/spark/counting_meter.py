@@ -30,7 +30,7 @@ COUNTS_MAX: Final = 8
 
 
 class Pace(NamedTuple):
-    """Entries that were counted or read lately; what follows is taken to be like them."""
+    """Entries that were counted or read lately; later ones are taken to be like them."""
 
     entries: int
     messages: int

@@ -137,7 +137,7 @@ def _without_module(home: Path, cache: Path) -> Path:
     """A directory like `home`, whose `bin/java` leaves the module out.
 
     Its name says which runtime it stands for, so that two environments never share one. It is made beside its place
-    and then moved there, so that nobody sees half of it; who comes second keeps what the first made.
+    and then moved there, so that no process sees half of it; the second one keeps the files of the first.
     """
     shim = _SHIM.format(java=shlex.quote(str(home / "bin" / "java")), module=ABSENT_MODULE)
     made = cache / f"java-{hashlib.sha256(shim.encode()).hexdigest()[:16]}"

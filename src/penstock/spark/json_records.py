@@ -5,7 +5,7 @@ Why: value by value, each field costs Python about a microsecond; Arrow's reader
 Where: `rows` asks here first. Whatever is out of the ordinary (a type that JSON does not have, a value that does not
 read, a number written as text) is left to `values`, which goes through them one by one and names the one that is wrong.
 
-What must hold: what is decoded here, `values` decodes to the same.
+Invariant: `values` decodes the same bytes to the same values.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Records:
                 return None
             return [one.finished(table.column(one.name).combine_chunks()) for one in self._columns]
         except pa.ArrowException:
-            return None  # It is told by whoever goes through them one by one.
+            return None  # The error comes from the decoder that goes through them one by one.
 
 
 def records(found: Values, wanted: Sequence[pa.Field]) -> Records | None:

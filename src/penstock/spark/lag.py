@@ -15,7 +15,7 @@ LISTED_MAX: Final = 100
 
 
 class Lag(NamedTuple):
-    """What waits in partitions that are behind: messages (estimated), and seconds since the next one was published.
+    """Backlog of partitions that are behind: messages (estimated), and seconds since the next one was published.
 
     Both are None if they are unknown.
     """
@@ -31,7 +31,7 @@ class Lag(NamedTuple):
         return {
             "messages": sum(messages) if is_known else None,
             "maxMessages": max(messages, default=0) if is_known else None,
-            # Unknown if there are messages that nobody looked at.
+            # Unknown if there are messages that were not looked at.
             "seconds": round(max(seconds), 3) if seconds else (None if self.behind else 0.0),
             "partitions": {
                 topic: {"messages": self.behind[topic][0], "seconds": self.behind[topic][1]} for topic in listed

@@ -77,7 +77,7 @@ def to_json(offsets: Mapping[str, MessageId], plan: Plan | None = None) -> dict[
 
 
 def plan_in(said: Mapping[str, Any], start: Offsets) -> Plan:
-    """Return the plan of a batch that ends there. What an earlier version has stored says nothing of it."""
+    """Return the plan of a batch that ends there. Offsets of earlier versions have none."""
     plan = said.get(PLAN, {})
     messages: dict[str, int] = plan.get("messages", {})
     unsaid = {

@@ -30,7 +30,7 @@ from penstock.spark.client.reader import ReadOptions
 from penstock.spark.foreign_options import translated
 from penstock.spark.times import duration_ms, time_ms
 from penstock.spark.topic_patterns import TopicsPattern, pattern_of
-from penstock.wire.client.addresses import parse_service_url
+from penstock.wire.client.lookup import parse_service_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -76,7 +76,7 @@ class Planner:
     def ends(self, topics: Iterable[str]) -> Offsets:
         """Return the id after the last message of each topic; the beginning if there is none."""
         seen = self.watch.ask(dict.fromkeys(topics))
-        # A partition that nobody has written to yet, or one that was just deleted, is not there.
+        # A partition without any message yet, or one that was just deleted, is not there.
         return {topic: BEGINNING if one is None else one.end for topic, one in seen.items()}
 
     def resolved(self, place: Place, topics: Iterable[str]) -> Offsets:
@@ -141,7 +141,12 @@ class Planner:
         """
         entries = self._entries(start, end)
         return {
-            topic: None if count is None else self.paces.get(topic, UNKNOWN_PACE).messages_in(count)
+            topic: None
+            if count is None
+            # Of the first entry a part may have been read.
+            else max(
+                0, self.paces.get(topic, UNKNOWN_PACE).messages_in(count) - start.get(topic, BEGINNING).batch_index
+            )
             for topic, count in entries.items()
         }
 

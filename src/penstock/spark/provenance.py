@@ -53,7 +53,7 @@ _NAME: Final = re.compile(r"(.*)/((?:non-)?persistent://[^@]+)@(\d+)(?:#(.*))?")
 
 
 class Origin(NamedTuple):
-    """What a task knows of the rows of one range.
+    """Origin of the rows of one range, as their task knows it.
 
     Attributes:
         lane: tells ranges of one partition apart that are read by several tasks at a time; empty if there is one.
@@ -65,7 +65,7 @@ class Origin(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What a sequence id says."""
+    """Place of a row, as in its sequence id."""
 
     entry_id: int
     batch_index: int
@@ -84,7 +84,7 @@ def source_of(topic: str, ledger_id: int, lane: str) -> str:
 
 
 class Writer(NamedTuple):
-    """What the name of a producer says: whose rows it writes."""
+    """Parts of a producer's name, which tell the rows that it writes."""
 
     query: str
     topic: str
@@ -127,7 +127,7 @@ class Numbering:
     """Numbers the rows of one task.
 
     Attributes:
-        foreign: rows without a number because another attempt has read them, or nobody says who.
+        foreign: rows without a number because another attempt, or an unknown one, has read them.
         disordered: rows without a number because they came behind a later row of their source.
     """
 
@@ -158,7 +158,7 @@ class Numbering:
                 yield _unnumbered(start, stop)
                 continue
             name = coded.dictionary[int(codes[start])].as_py()
-            if name in self._left:  # Somebody has sorted the rows of several sources.
+            if name in self._left:  # The query has sorted the rows of several sources.
                 self.disordered += stop - start
                 yield _unnumbered(start, stop)
                 continue

@@ -26,7 +26,7 @@ CLOCKS_APART_MS: Final = 300_000
 
 
 class Pushed(NamedTuple):
-    """What of a topic can have rows that pass.
+    """The part of topics that can have rows that pass.
 
     Attributes:
         topics: only these; None for all.
@@ -43,7 +43,7 @@ NOTHING_PUSHED: Final = Pushed()
 
 
 def pushed(filters: Iterable[Filter]) -> Pushed:
-    """Return what these filters, all of which must hold, say about topics and publish times."""
+    """Return the topics and publish times that all of these filters allow."""
     found = NOTHING_PUSHED
     for one in filters:
         attribute = getattr(one, "attribute", None)

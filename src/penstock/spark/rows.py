@@ -163,7 +163,7 @@ class RowBuilder:
         }
         self._raw = broken.column_in(schema, found)
         self._wanted = [one for one in self._schema if one.name not in {*self._columns, self._raw}]  # of the value
-        if self._raw and not self._wanted:  # Nobody reads the value, and yet it is asked whether it can be read.
+        if self._raw and not self._wanted:  # The value is not selected, and yet it is asked whether it can be read.
             self._wanted = list(to_arrow_schema(spark.StructType(list(found.fields)), timezone="UTC"))
         wanted = {one.name for one in self._wanted}
         self._decode = None if found.kind is None else found.decoder(topic, schema_by_version, wanted)

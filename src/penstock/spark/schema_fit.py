@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether the columns of a DataFrame fit the schema of a topic: decided from their types, before anything is sent.
 
-Why so strict: whoever reads the topic later trusts its schema. One value of another type makes every typed read of the
+Why so strict: later readers of the topic trust its schema. One value of another type makes every typed read of the
 topic fail. So a column fits if each of its values does: a `bigint` does not fit an `int`, and an `int` fits a `bigint`.
 Where: `value_formats` asks when it has the schema of a topic, on the driver and in each task.
 
@@ -53,7 +53,7 @@ def complaints(struct: spark.StructType, avro: Avro, whose: str = "the schema") 
     Args:
         struct: the columns.
         avro: the schema.
-        whose: what the schema is called in sentences.
+        whose: the name of the schema in sentences.
     """
     return [said.replace(_SCHEMA, whose) for said in _of_type(struct, avro, {}, "")]
 

@@ -43,7 +43,7 @@ def local_session(
     """The SparkSession of this process, on this machine alone; started unless there is one.
 
     Args:
-        name: what it is called in Spark's logs.
+        name: of the session in Spark's logs.
         cores: how many tasks run at once; also the number of partitions after a shuffle.
         settings: Spark's own settings by key, over those of this module.
         master: a cluster that runs the tasks, as its operator has configured it; then only `settings` count.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Spark calls: the data source `pulsar`, its batch reader and its stream reader; writers are in `writer`.
+"""The data source `pulsar` for Spark, its batch reader and its stream reader; writers are in `writer`.
 
 Why thin: Spark makes these objects anew in one process or another whenever it likes, and pickles them. All they hold is
 settings; where things are is asked of the brokers when it is needed, by `planner`, and read by `client`.
@@ -132,7 +132,7 @@ class PulsarDataSource(DataSource):
 
 @dataclass
 class Task(InputPartition):
-    """What one task reads: ranges, one after another.
+    """Ranges that one task reads, one after another.
 
     Attributes:
         ranges: of different sources.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values that are structs, written as JSON or Avro as the topic's schema wants them.
 
-Why the topic's own schema: whoever reads the topic counts on it. A DataFrame that fits is written with it to the
+Why the topic's own schema: readers of the topic count on it. A DataFrame that fits is written with it to the
 letter; one that has more than it is refused by the name of the column. Only a topic without a schema gets one made from
 the DataFrame's types, which its broker then keeps.
 Where: a task asks for one `StructFormat` per topic; `values` reads what this writes.

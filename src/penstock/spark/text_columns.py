@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 # So many rows of one length, and NumPy copies them in one go, five times as fast as one by one.
 _ALIKE_ROWS_MIN: Final = 16
+# Of short rows, NumPy copies byte by byte what Python copies row by row, in a tenth to a half of the time.
+_SHORT_BYTES_MAX: Final = 48
+_SHORT_ROWS: Final = 4_096  # at a time: eight bytes say where a byte is
 
 
 def texts(data: Bytes, starts: Ints, stops: Ints, kind: pa.DataType) -> pa.Array:
@@ -54,8 +57,17 @@ def _joined(data: Bytes, starts: Ints, lengths: Ints) -> bytes | Bytes:
     """Return the bytes of all rows, concatenated."""
     if len(starts) >= _ALIKE_ROWS_MIN and lengths[0] > 0 and (lengths == lengths[0]).all():
         return windows(data, int(lengths[0]))[starts].reshape(-1)
+    if len(starts) >= _ALIKE_ROWS_MIN and lengths.mean() <= _SHORT_BYTES_MAX:
+        parts = [slice(row, row + _SHORT_ROWS) for row in range(0, len(starts), _SHORT_ROWS)]
+        return np.concatenate([_of_short(data, starts[part], lengths[part]) for part in parts])
     view = memoryview(data)  # type: ignore[arg-type]  # arrays are buffers
     return b"".join(map(view.__getitem__, map(slice, starts.tolist(), (starts + lengths).tolist())))
+
+
+def _of_short(data: Bytes, starts: Ints, lengths: Ints) -> Bytes:
+    before = np.cumsum(lengths) - lengths
+    found: Bytes = data[np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))]
+    return found
 
 
 def as_text(column: pa.BinaryArray) -> pa.StringArray:

@@ -93,7 +93,7 @@ _SIMPLE: Final[dict[int, tuple[spark.DataType, Callable[[bytes], Any]]]] = {
 
 @dataclass(frozen=True)
 class Values:
-    """What the values of a topic are; can be pickled.
+    """Type of a topic's values; can be pickled.
 
     Attributes:
         fields: the columns that they make.
@@ -151,7 +151,7 @@ class Values:
 
 
 def of_schema(schema: TopicSchema | None) -> Values:
-    """What a topic's schema makes of its values.
+    """Return the type of values with this schema.
 
     Raises:
         ValueError: a type that Spark has nothing for: one that contains itself.
@@ -260,7 +260,7 @@ def _union_type(branches: list[Avro], named: dict[str, Avro], inside: tuple[str,
 
 
 def microseconds_in(avro: Avro) -> int:
-    """What one more is in a column's unit: times may be written in milliseconds, and are microseconds in Spark."""
+    """Return the factor to microseconds, Spark's unit: 1000 for times that are written in milliseconds, else 1."""
     branches = avro if isinstance(avro, list) else [avro]
     logical = {str(one.get("logicalType")) for one in branches if isinstance(one, dict)}
     return 1000 if logical & {"timestamp-millis", "local-timestamp-millis"} else 1
@@ -283,7 +283,7 @@ def _json_decoder(avro: Avro, wanted: Container[str] | None) -> Decode:
 
 
 def _json_converter(kind: spark.DataType, avro: Avro, named: dict[str, Avro]) -> Convert | None:
-    """What JSON cannot say, put right; None where there is nothing to do."""
+    """Return a function that restores types that JSON lacks; None where there are none."""
     if isinstance(avro, list):
         others = [branch for branch in avro if branch != "null"]
         avro = others[0] if len(others) == 1 else None
@@ -417,7 +417,7 @@ def _as_written(avro: Avro) -> Avro:
 
 
 def _avro_converter(kind: spark.DataType) -> Convert | None:
-    """What is text in Spark and something else in Avro: unions of different things."""
+    """Return a function that makes text of unions of different types; None without such."""
     if isinstance(kind, spark.StructType):
         converters = {one.name: convert for one in kind.fields if (convert := _avro_converter(one.dataType))}
 

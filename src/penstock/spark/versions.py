@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The versions of Spark that the source works with.
 
-Why a check: the interface of Python data sources grows with each version. What is missing in an old one is told as an
+Why a check: the interface of Python data sources grows with each version. A part that an old one lacks is told as an
 import error from inside of Spark, and takes the data sources of other packages with it.
 Where: `register` and the package `pyspark_pulsar`, before anything that needs a new Spark is imported.
 """
@@ -16,7 +16,7 @@ TESTED: Final = ("4.2", "4.3")
 
 
 class UnsupportedSpark(ImportError):
-    """This version of Spark lacks what the source needs."""
+    """The version of Spark lacks something that the source needs."""
 
 
 def refusal(version: str) -> str:

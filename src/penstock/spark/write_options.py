@@ -64,7 +64,7 @@ class WriteOptions:
 
     endpoint: Endpoint
     topic: str = ""  # a full name; empty: rows say
-    value_format: str = ""  # `json`, `avro` or `binary`; empty: what the topic has
+    value_format: str = ""  # `json`, `avro` or `binary`; empty: the topic's own
     producer_name: str = ""
     sending: Sending = field(default_factory=Sending)
 

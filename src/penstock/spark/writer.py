@@ -65,7 +65,7 @@ class Written(WriterCommitMessage):
 
     Attributes:
         rows: how many were written.
-        foreign: those without a number because another attempt has read them, or nobody says who.
+        foreign: those without a number because another attempt, or an unknown one, has read them.
         disordered: those without a number because they came behind a later row of their source.
     """
 

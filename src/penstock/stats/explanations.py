@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.core.names import NamespaceName, TopicName
     from penstock.governance.budget import BudgetRow
     from penstock.governance.holds import Hold, HoldKind
-    from penstock.net.topic_list_limiter import Owner, TopicListMemoryLimiter
+    from penstock.net.listing_memory import Owner, TopicListMemoryLimiter
     from penstock.stats.findings import Json
 
 # Topics, producers, subscriptions and clients looked at, or holds found, in one turn of the loop: a hold takes 20 µs.
@@ -35,7 +35,7 @@ ROWS_PER_TURN: Final = 50
 
 
 class Seen(Enum):
-    """What an answer counts; OTHER is not shown."""
+    """Kinds of things that an answer counts; OTHER is not shown."""
 
     PRODUCER = auto()
     SUBSCRIPTION = auto()
@@ -48,7 +48,7 @@ Walk: TypeAlias = "AsyncGenerator[tuple[Seen, Iterable[Hold]], None]"
 
 
 class Question(NamedTuple):
-    """What is to be explained.
+    """A question about what waits.
 
     Attributes:
         of: what is asked for, for people.

@@ -24,7 +24,7 @@ FINDINGS_MAX: Final = 200
 
 
 class Sentence(NamedTuple):
-    """What is said of a kind: `limit` completes "is slowed by", `lifted` says what ends it.
+    """Sentence about a kind of hold: `limit` completes "is slowed by", `lifted` says what ends it.
 
     `{of}` stands for whose it is, `{by}` for what lifts it, `{wait}` for the time after which it ends by itself.
     """
@@ -59,7 +59,7 @@ SENTENCES: Final[Mapping[HoldKind, Sentence]] = {
     HoldKind.RESETTING: Sentence("it is being reset or deleted", "that has ended"),
     HoldKind.TRANSACTION: Sentence(
         "transaction {of} is open, and keeps back what was sent after it began",
-        "it is committed or aborted, at the latest by its timeout"),
+        "it is committed or aborted, at the latest by its timeout; {by} aborts it"),
     HoldKind.FAILOVER_DELAY: Sentence(
         "its active consumer has changed", "activeConsumerFailoverDelayTimeMillis has passed"),
     HoldKind.UNREADABLE: Sentence("its messages cannot be read from the disk", "the disk reads again; see /healthz"),

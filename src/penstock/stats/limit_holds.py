@@ -14,23 +14,22 @@ from penstock.governance.budget import Row, owner_and_key
 from penstock.governance.holds import Hold, HoldKind
 from penstock.governance.resource_group import NOTHING
 from penstock.groups.adaptive_publish import AdaptivePublish
-from penstock.groups.limit import Limit
-from penstock.groups.publish_limit import PublishLimit
+from penstock.groups.limit import Limit, PublishLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from penstock.core.clock import Clock
-    from penstock.core.usage_report import FourNumbers
     from penstock.governance.adaptive_throttle import Pressures
     from penstock.governance.budget import BudgetRow
     from penstock.governance.holds import Episode
     from penstock.governance.muting import Mute
     from penstock.governance.resource_group import Amount, ClassLimiter
     from penstock.groups.group import Group
+    from penstock.groups.live_exchange import SharedQuotas
     from penstock.groups.ports import LimitedProducer, MeasuredMemory
     from penstock.net.connection import Connection
-    from penstock.net.topic_list_limiter import Owner, TopicListMemoryLimiter
+    from penstock.net.listing_memory import Owner, TopicListMemoryLimiter
 
 L = TypeVar("L", bound=Limit[Any])
 
@@ -47,29 +46,14 @@ _LISTINGS_MAX: Final = 1_000
 
 
 class Held(Protocol):
-    """What is held of a producer."""
+    """Held SENDs of a producer."""
 
     @property
     def amount(self) -> Amount: ...
 
 
-class Sharing(Protocol):
-    """The other brokers or proxies, and what they use."""
-
-    def others(self, group: str) -> Mapping[str, FourNumbers]:
-        """What each of them wants of a group, in thousandths per second."""
-
-    @property
-    def members(self) -> int:
-        """How many share quotas now, this one included; 0 while there is nothing to share."""
-
-    @property
-    def problem(self) -> str | None:
-        """Why this one is not registered, and what follows; None if it is, or need not be."""
-
-
 class Said(NamedTuple):
-    """What a limit says of itself: whose it is, what lifts it besides time, and its numbers."""
+    """Description of a limit: its owner, what lifts it besides time, and its numbers."""
 
     of: str
     lifted_by: str
@@ -83,7 +67,7 @@ class LimitHolds:
         self,
         clock: Clock,
         groups: Callable[[], Mapping[str, Group]],
-        sharing: Sharing | None,
+        sharing: SharedQuotas | None,
         requests: BudgetRow,
         memory: Callable[[], MeasuredMemory | None],
     ) -> None:
@@ -124,7 +108,7 @@ class LimitHolds:
     def of_limit(
         self, what: str, limit: Limit[Any], since_ns: int, numbers: Mapping[str, float], said: Said | None = None
     ) -> Hold:
-        """Whoever waits for a limit. Args: said: of the limit; None: it is one that proxies have, too."""
+        """Return the hold of a waiter for a limit. Args: said: of the limit; None: it is one that proxies have, too."""
         limiter, now_ns = limit.limiter, self._clock.monotonic_ns()
         if said is None and isinstance(limit, AdaptivePublish):
             said = self._said_of_throttle(limit, now_ns)
@@ -206,7 +190,7 @@ class LimitHolds:
         )
 
     def _wanted_elsewhere(self, group: str, traffic: str) -> dict[str, float]:
-        """What the others want of the group per second, by their reports."""
+        """Return the others' demand for the group per second, by their reports."""
         start = 0 if traffic == "publish" else 2
         wanted: dict[str, float] = {}
         for member, demand in (self._sharing.others(group) if self._sharing is not None else {}).items():
@@ -292,7 +276,7 @@ def _said_of_rate(limit: Limit[Any]) -> Said:
 
 
 def _relief(pressures: Pressures) -> str:
-    """What ends a throttle with these pressures."""
+    """Return the events that end a throttle with these pressures."""
     causes = []
     if pressures.backlog > 0:
         causes.append("consumers of the topic acknowledge, or its backlogQuota is raised")

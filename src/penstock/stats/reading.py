@@ -14,24 +14,25 @@ import weakref
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from penstock.core.units import NS_PER_S
-from penstock.stats.server_snapshot import (
+from penstock.stats.snapshot import (
     GroupTrafficSnapshot,
     LoopTurnsSnapshot,
     MemoryUse,
     MutedConnection,
     RemoteUsage,
     ServerSnapshot,
+    SharingSnapshot,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
     from penstock.core.clock import Clock
-    from penstock.core.usage_report import FourNumbers
     from penstock.governance.budget import Budget
+    from penstock.governance.request_values import MutedReader
     from penstock.governance.resource_group import ClassLimiter, GroupRate
-    from penstock.governance.snapshot import MutedReader
     from penstock.groups.group import Group
+    from penstock.groups.live_exchange import SharedQuotas
     from penstock.net.connection import Connection
     from penstock.net.loop_turns import LoopTurns
 
@@ -149,13 +150,11 @@ async def group_traffic(groups: Mapping[str, Group], clock: Clock, pace: Pace) -
     return tuple(rows)
 
 
-async def remote_usage(
-    groups: Iterable[str], others: Callable[[str], Mapping[str, FourNumbers]], pace: Pace
-) -> tuple[RemoteUsage, ...]:
-    """What the others want of these groups. Args: others: as they reported of a group, in thousandths per second."""
+async def shared(sharing: SharedQuotas, groups: Iterable[str], pace: Pace) -> SharingSnapshot:
+    """Return how quotas are shared, and the others' demand for these groups."""
     remote = []
     for name in list(groups):
-        for broker, (*publish, messages_out, bytes_out) in others(name).items():
+        for broker, (*publish, messages_out, bytes_out) in sharing.others(name).items():
             for traffic, (messages, nbytes) in (("publish", publish), ("dispatch", (messages_out, bytes_out))):
                 remote.append(
                     RemoteUsage(
@@ -163,11 +162,20 @@ async def remote_usage(
                     )
                 )
         await pace.rows(1)
-    return tuple(remote)
+    return SharingSnapshot(
+        connected=sharing.connected,
+        failures=sharing.failures,
+        reports={"sent": sharing.sent, "received": sharing.received, **sharing.refused},
+        remote=tuple(remote),
+        members=sharing.members,
+        registration=sharing.registration,
+    )
 
 
 def turns(loop_turns: LoopTurns) -> LoopTurnsSnapshot:
-    return LoopTurnsSnapshot(longest_ns=loop_turns.longest_ns, longer=dict(loop_turns.longer))
+    return LoopTurnsSnapshot(
+        longest_ns=loop_turns.longest_ns, longer=dict(loop_turns.longer), tasks=len(asyncio.all_tasks())
+    )
 
 
 class _Waiting(Protocol):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has been recorded, for metrics. Where: the recorders of broker and proxy."""
+"""Counts of records, for metrics. Where: the recorders of broker and proxy."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.stats.server_snapshot import DROP_REASONS, RecordsSnapshot
+from penstock.stats.snapshot import DROP_REASONS, RecordsSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

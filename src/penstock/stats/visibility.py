@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an explanation tells whoever asked: limits of their own and of the broker; of others, only that they exist.
+"""Visibility of limits in explanations: callers see their own and the broker's; of others, only that they exist.
 
 Why: clients of two tenants may share a connection, so a limit of one slows the other. Its topics, rates and balances
 are for those who administer it.

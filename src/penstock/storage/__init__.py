@@ -9,7 +9,7 @@ The modules of the entry log:
     append_queue, journal     the queue of runs, and the thread that writes and syncs them
     reader, results, sparse_reads     reading entries
     counting                          counting their messages
-    log_maintenance     reclaims space
+    log_maintenance, keeping     reclaims space, and waits with it during a backup
     log_index, index, sealed_index     entry id → segment and block
     recovery    finds out what a segment holds, from its bytes alone
     segment     segment files: prepared, written, sealed, recycled

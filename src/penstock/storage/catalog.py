@@ -31,6 +31,7 @@ from penstock.storage.catalog_rows import CursorSave, StoredCursor, Subscription
 from penstock.storage.files import OsFiles
 from penstock.storage.schema import KEPT_LEDGERS, TOPIC_KINDS
 from penstock.storage.shared_changes import (
+    CatchUp,
     ChangeTopic,
     CreateTopic,
     DeleteTopic,
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from penstock.storage.metadata import Done, Post
     from penstock.storage.shared_store import SharedPart
     from penstock.storage.shared_view import Row, Value
-    from penstock.storage.transaction_data import TransactionData
+    from penstock.storage.transaction_rows import TransactionData
 
 __all__ = ["LEDGER_IDS_PER_BLOCK", "Catalog", "CursorSave", "StoredCursor", "SubscriptionRecord", "TopicRecord"]
 
@@ -216,7 +217,7 @@ class Catalog:
 
     @property
     def transactions(self) -> TransactionData:
-        """What is stored about this broker's transactions, and about transactions in its topics."""
+        """Stored rows about this broker's transactions, and about transactions in its topics."""
         return self._own.transactions
 
     # -- changing the shared part
@@ -357,6 +358,10 @@ class Catalog:
         Documents of `TOPIC_KINDS` are deleted with it.
         """
         self._shared.submit(DeleteTopic(name, ledger_id), done)
+
+    def catch_up(self, done: Done) -> None:
+        """Change nothing; when it is done, the shared part has all that any broker had stored before."""
+        self._shared.submit(CatchUp(), done)
 
     # -- changing what belongs to this broker's topics: `ServiceNotReady` if another broker serves the topic
 

@@ -16,15 +16,15 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.core.units import KIB, MIB
+from penstock.storage.blocks import HEADER_BYTES, decode_header, decode_table
 from penstock.storage.files import read_exactly
-from penstock.storage.records import HEADER_BYTES, decode_header, decode_table
 from penstock.storage.results import pieces
 
 if TYPE_CHECKING:
+    from penstock.storage.blocks import Table
     from penstock.storage.files import File
     from penstock.storage.index import Span
     from penstock.storage.log_index import LogIndex
-    from penstock.storage.records import Table
     from penstock.storage.segment import SegmentStore
 
 # The work of one count: about 20 µs a block, of which a group commit writes one, and the bytes of tables.

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 # Brokers that one data directory may have: more than any machine has cores for.
 BROKERS_MAX: Final = 64
+# The mask of new files; brokers of a supervisor inherit it. What is stored is for the user that runs penstock: others
+# would read messages past all permissions.
+PRIVATE: Final = 0o077
 # Format 1 had the whole catalog in meta.sqlite; `schema` migrates it.
 FORMAT_VERSION: Final = 2
 
@@ -87,7 +90,7 @@ class DataDirectory:
         """Write the format of this version, if the directory was just migrated to it. Raises MetadataFailed."""
         try:
             if _format(self.path, files) != FORMAT_VERSION:
-                _write_format(self.path, files)
+                write_format(self.path, files)
         except OSError as error:
             raise MetadataFailed(f"cannot write {self.path / _FORMAT_NAME}: {error.strerror or error}") from error
 
@@ -106,7 +109,7 @@ def open_data_directory(path: Path, files: Files, *, brokers: int = 1) -> DataDi
             _format(path, files)
         else:
             _check_empty(path, names)
-            _write_format(path, files)
+            write_format(path, files)
         for number in range(brokers):
             for part in ("log", "index"):
                 files.make_directory(directory.broker(number) / part)
@@ -158,12 +161,12 @@ def _check_empty(path: Path, names: set[str]) -> None:
         )
 
 
-def _write_format(path: Path, files: Files) -> None:
-    """Write the file under another name first, so that a FORMAT file is always complete."""
+def write_format(path: Path, files: Files, version: int = FORMAT_VERSION) -> None:
+    """Write FORMAT, under another name first, so that it is always complete. Raises OSError."""
     draft = files.open(path / _FORMAT_DRAFT, create=True)
     try:
         draft.truncate(0)
-        write_all(draft, [f"{_FORMAT_WORD} {FORMAT_VERSION}\n".encode()], 0)
+        write_all(draft, [f"{_FORMAT_WORD} {version}\n".encode()], 0)
         draft.sync()
     finally:
         draft.close()

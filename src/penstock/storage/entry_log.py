@@ -22,32 +22,33 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import apsw
 
 from penstock.core.errors import ReadFailed
+from penstock.storage.blocks import HEADER_BYTES
 from penstock.storage.counting import Counter
+from penstock.storage.damage import KnownDamage, MissingRange, UnreadableSegments
 from penstock.storage.files import read_exactly
 from penstock.storage.index import Damage, Gap, IndexDamaged
 from penstock.storage.journal import Journal, Placed, SegmentWriter
-from penstock.storage.known_damage import KnownDamage
+from penstock.storage.keeping import Keeping, Kept
 from penstock.storage.limits import LogLimits
 from penstock.storage.log_maintenance import LogMaintenance
-from penstock.storage.missing_entries import MissingRange
-from penstock.storage.opening import cut_segment, open_directory, rebuild
 from penstock.storage.reader import Reader
-from penstock.storage.records import HEADER_BYTES
+from penstock.storage.recovery import cut_segment, open_directory, rebuild
 from penstock.storage.results import Batch, ReadResult
 from penstock.storage.runs import AppendRun
-from penstock.storage.unreadable_segments import UnreadableSegments
+from penstock.storage.segment import file_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from penstock.core.clock import Clock
+    from penstock.core.durations import DurationsSnapshot
     from penstock.core.errors import PenstockError
     from penstock.storage.counting import Counted
+    from penstock.storage.damage import UnreadableSegment
     from penstock.storage.files import Files
-    from penstock.storage.opening import Opened
+    from penstock.storage.recovery import Opened
     from penstock.storage.sealed_index import SealedIndex
-    from penstock.storage.unreadable_segments import UnreadableSegment
 
 __all__ = ["AppendRun", "Batch", "Damage", "EntryLog", "LogHealth", "LogLimits", "LogStats", "ReadResult"]
 
@@ -87,7 +88,8 @@ class LogStats:
     bytes_appended: int
     entries_appended: int
     commits: int
-    sync_ns_total: int
+    commit_times: DurationsSnapshot
+    sync_times: DurationsSnapshot
     sync_ns_max: int
     queued_bytes: int
     segments: int
@@ -133,12 +135,14 @@ class EntryLog:
             # New entries could get ids that entries of the missing segment have already.
             self._journal.failure = f"{'; '.join(opened.unknown)}; {_PUT_BACK}"
             log.error("the entry log is read-only: %s", self._journal.failure)
+        self._keeping = Keeping(clock, nonce())
         self._maintenance = LogMaintenance(
             store=self._store,
             index=self._index,
             reader=self._reader,
             limits=limits,
             damage=self._damage,
+            keeping=self._keeping,
             append=self._append_soon if background else self._append_now,
             mend=self._mend,
             wants_next=self._wants_next,
@@ -418,11 +422,21 @@ class EntryLog:
 
         self.append(AppendRun(groups=[], offsets=[], lengths=[], message_counts=None, data=b"", done=settled))
 
+    def keep(self, duration_ns: int) -> Kept:
+        """Keep all segments for so long, or longer if it was asked before; returns what is durable now. Blocks."""
+        hold = self._keeping.keep(duration_ns)
+        return Kept(hold, {file_name(segment_id): nbytes for segment_id, nbytes in self._index.written().items()})
+
     def maintain(self) -> None:
         """Do the maintenance now. Blocks; never call it on the loop. Raises OSError, apsw.Error."""
         self._maintenance.maintain()
 
     # ------------------------------------------------------------------------------------------------------ reporting
+
+    @property
+    def directory(self) -> Path:
+        """The directory of its segments."""
+        return self._store.directory
 
     @property
     def appended_bytes(self) -> int:
@@ -490,7 +504,8 @@ class EntryLog:
             bytes_appended=journal.bytes_appended,
             entries_appended=journal.entries_appended,
             commits=journal.commits,
-            sync_ns_total=journal.sync_ns_total,
+            commit_times=journal.commit_times.snapshot(),
+            sync_times=journal.sync_times.snapshot(),
             sync_ns_max=journal.sync_ns_max,
             queued_bytes=self._journal.queued_bytes,
             segments=self._index.segments(),

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.core.errors import PersistenceFailed
 from penstock.core.units import MIB
+from penstock.storage.blocks import HEADER_BYTES
 from penstock.storage.index import IndexDamaged
-from penstock.storage.records import HEADER_BYTES
 from penstock.storage.runs import AppendRun, run_of_batches
 
 if TYPE_CHECKING:

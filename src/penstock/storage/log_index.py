@@ -13,20 +13,19 @@ from bisect import bisect_right
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.storage.extents import Extent, behind, bytes_from, entry_with_behind, ordered
-from penstock.storage.index import SegmentIndex, at_or_after
+from penstock.storage.index import Extent, SegmentIndex, at_or_after, behind, bytes_from, entry_with_behind, ordered
 from penstock.storage.sealed_index import UNKNOWN_LEDGER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from penstock.storage.index import Span
+    from penstock.storage.index import Span, Spans
     from penstock.storage.journal import Placed
     from penstock.storage.sealed_index import SealedIndex
 
 
 class Plan(NamedTuple):
-    """What to read next: consecutive spans of one ledger in one segment."""
+    """Spans to read next: consecutive, of one ledger in one segment."""
 
     segment_id: int
     spans: list[Span]
@@ -225,6 +224,13 @@ class LogIndex:
         self.removals += 1
         self.sealed.remove_segment(segment_id)
 
+    def written(self) -> dict[int, int]:
+        """Return the durable bytes of each segment that has some."""
+        with self._lock:
+            growing = {segment_id: segment.bytes for segment_id, segment in self._growing.items() if segment.bytes}
+        # The stored half comes second: a segment moves there, and never back.
+        return {segment_id: row.bytes for segment_id, row in list(self.sealed.segments.items())} | growing
+
     def segments(self) -> int:
         """Return the number of segments with entries."""
         with self._lock:
@@ -272,15 +278,15 @@ class LogIndex:
                 self._dropped -= dropped
 
 
-def _plan(segment_id: int, spans: Sequence[Span], entry_id: int, bytes_max: int, entries_max: int) -> Plan | None:
+def _plan(segment_id: int, spans: Spans, entry_id: int, bytes_max: int, entries_max: int) -> Plan | None:
     begin = end = at_or_after(spans, entry_id)
+    firsts, counts, entry_bytes = spans.firsts, spans.counts, spans.entry_bytes
     size = count = 0
-    while end < len(spans) and size < bytes_max and count < entries_max:
-        span = spans[end]
-        if end > begin and span.first_entry > spans[end - 1].end_entry:
+    while end < len(firsts) and size < bytes_max and count < entries_max:
+        if end > begin and firsts[end] > firsts[end - 1] + counts[end - 1]:
             break  # What is missing here may lie in another segment.
-        size += span.entry_bytes
-        count += span.entries
+        size += entry_bytes[end]
+        count += counts[end]
         end += 1
     return Plan(segment_id, list(spans[begin:end])) if end > begin else None
 

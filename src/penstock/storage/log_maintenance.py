@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from penstock.core.errors import PenstockError
+    from penstock.storage.damage import KnownDamage
     from penstock.storage.files import File
-    from penstock.storage.known_damage import KnownDamage
+    from penstock.storage.keeping import Keeping
     from penstock.storage.limits import LogLimits
     from penstock.storage.log_index import LogIndex
     from penstock.storage.reader import Reader
@@ -57,6 +58,7 @@ class LogMaintenance:
         reader: Reader,
         limits: LogLimits,
         damage: KnownDamage,
+        keeping: Keeping,
         append: Callable[[AppendRun], None],
         mend: Callable[[IndexDamaged], None],
         wants_next: Callable[[], bool],
@@ -67,6 +69,7 @@ class LogMaintenance:
         self._index = index
         self._reader = reader
         self._limits = limits
+        self._keeping = keeping
         self._append = append
         self._mend = mend
         self._wants_next = wants_next
@@ -192,10 +195,12 @@ class LogMaintenance:
             self._recycle(segment_id)
 
     def _recycle(self, segment_id: int) -> None:
-        self._index.remove_segment(segment_id)
-        self._damage.forget(segment_id)
-        self._store.recycle(segment_id)
-        self.recycled += 1
+        with self._keeping.recycling() as allowed:
+            if allowed:
+                self._index.remove_segment(segment_id)
+                self._damage.forget(segment_id)
+                self._store.recycle(segment_id)
+                self.recycled += 1
 
     # --------------------------------------------------------------------------------------------------------- moving
 
@@ -209,7 +214,8 @@ class LogMaintenance:
             if row.live_bytes < below and segment_id not in damaged and segment_id not in self._store.lost
         ]
         for segment_id in sparse:
-            if self._stopping.is_set() or not self._move(segment_id):
+            # While segments are kept, a move would need room and make none.
+            if self._stopping.is_set() or self._keeping.active or not self._move(segment_id):
                 return
             self._recycle(segment_id)
 

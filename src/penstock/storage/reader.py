@@ -3,7 +3,7 @@
 
 There are two ways to read a block. If most of it is wanted, consecutive blocks are read at once, and each is checked by
 the checksum over its data, which costs a tenth of checking entry by entry. If most of it belongs to other ledgers, its
-front is read, then only the wanted entries, each checked by its own seal (`penstock.storage.scattered`).
+front is read, then only the wanted entries, each checked by its own seal (`penstock.storage.sparse_reads`).
 
 A read that fails, returns too little, or finds no file says nothing about the stored data: it raises `ReadFailed`, and
 the caller retries. Only bytes that were read twice and are not as written are damage: such an entry is left out and
@@ -22,26 +22,24 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.crc32c import crc32c
 from penstock.core.errors import ReadFailed
 from penstock.core.spare_buffers import SpareBuffers
+from penstock.storage.blocks import HEADER_BYTES, decode_header, decode_table
 from penstock.storage.files import fill, read_exactly
-from penstock.storage.index import Damage, Gap, IndexDamaged, at_or_after
+from penstock.storage.index import Damage, Gap, IndexDamaged, Spans, at_or_after
 from penstock.storage.ranges import GAP_BYTES_MAX, RangeReader
-from penstock.storage.records import HEADER_BYTES, decode_header, decode_table
 from penstock.storage.recovery import bad_entries, find_block
 from penstock.storage.results import Wanted
-from penstock.storage.scattered import BLOCKS_MAX, is_small, is_where, read_scattered
+from penstock.storage.sparse_reads import BLOCKS_MAX, is_small, is_where, read_scattered
 
 if TYPE_CHECKING:
     from penstock.core.checksum import Buffer
+    from penstock.storage.blocks import Header, Table
+    from penstock.storage.damage import KnownDamage, MissingEntries, UnreadableSegments
     from penstock.storage.files import File
     from penstock.storage.index import Span
-    from penstock.storage.known_damage import KnownDamage
     from penstock.storage.limits import LogLimits
     from penstock.storage.log_index import LogIndex, Plan
-    from penstock.storage.missing_entries import MissingEntries
-    from penstock.storage.records import Header, Table
     from penstock.storage.results import ReadResult
     from penstock.storage.segment import SegmentStore
-    from penstock.storage.unreadable_segments import UnreadableSegments
 
 # A segment may be recycled between reading the index and reading the file, rarely twice in a row.
 _TRIES_MAX: Final = 8
@@ -273,7 +271,7 @@ class Reader:
 
 def _place(plan: Plan, wanted: Wanted) -> Span:
     """Return the block of a failed read."""
-    return plan.spans[min(at_or_after(plan.spans, wanted.entry_id), len(plan.spans) - 1)]
+    return plan.spans[min(at_or_after(Spans.of(plan.spans), wanted.entry_id), len(plan.spans) - 1)]
 
 
 _NOT_AS_SEALED: Final = "the entry is not as sealed"

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from penstock.core.checksum import Buffer
+    from penstock.storage.blocks import Table
     from penstock.storage.index import Span
-    from penstock.storage.records import Table
 
 
 class Batch:
@@ -120,7 +120,7 @@ class _Parts:
 
 
 class Wanted:
-    """What one read still wants, and what it has found so far."""
+    """Demand of one read that is left, and its result so far."""
 
     __slots__ = (
         "_bytes_max", "_first_bytes_max", "_last", "_parts", "_result", "bytes_left", "entries_left", "entry_id",
@@ -142,7 +142,7 @@ class Wanted:
 
     @property
     def result(self) -> ReadResult:
-        """What was found so far."""
+        """The result so far."""
         self._join()
         return self._result
 

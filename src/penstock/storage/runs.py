@@ -11,7 +11,7 @@ from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.core.units import KIB, MIB
-from penstock.storage.records import block_bytes
+from penstock.storage.blocks import block_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import apsw
 
 from penstock.core.crc32c import crc32c
-from penstock.storage.extents import Extent
-from penstock.storage.index import Damage, IndexDamaged, Stretch, at_or_after, pack_spans, unpack_spans
+from penstock.storage.index import Damage, Extent, IndexDamaged, Spans, Stretch, at_or_after
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -55,7 +54,7 @@ _ROW_KEY: Final = struct.Struct("<QQQQ")
 
 
 class SegmentRow(NamedTuple):
-    """What the index knows about a sealed segment."""
+    """The index's row of a sealed segment."""
 
     bytes: int  # up to the end of its last block
     entries: int
@@ -63,7 +62,7 @@ class SegmentRow(NamedTuple):
 
 
 class LedgerRow(NamedTuple):
-    """What the index knows about a ledger."""
+    """The index's row of a ledger."""
 
     last_entry: int  # -1: none
     trimmed: int  # entries below are deleted
@@ -415,7 +414,7 @@ def _digest(*row: int) -> int:
 
 
 def _row(stretch: Stretch) -> tuple[int, int, int, int, int, int, bytes]:
-    spans = pack_spans(stretch.spans)
+    spans = stretch.spans.packed()
     key = (stretch.segment_id, stretch.ledger_id, stretch.first_entry, stretch.last_entry)
     return (*key, stretch.entry_bytes, crc32c(spans, crc32c(_ROW_KEY.pack(*key))), spans)
 
@@ -428,4 +427,4 @@ def _stretch(row: tuple[int, int, int, int, int, bytes]) -> Stretch:
         right = False
     if not right:
         raise IndexDamaged(f"the row of ledger {key[1]} in segment {key[0]} is not as it was written")
-    return Stretch(key[0], key[1], unpack_spans(spans))
+    return Stretch(key[0], key[1], Spans.unpacked(spans))

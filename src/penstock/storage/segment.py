@@ -49,7 +49,7 @@ class SegmentStore:
     """The log directory. Thread-safe."""
 
     def __init__(self, directory: Path, files: Files, limits: LogLimits) -> None:
-        self._directory = directory
+        self.directory = directory
         self._files = files
         self._limits = limits
         # Guards everything below, and lets `retire` wait until a file comes back.
@@ -72,7 +72,7 @@ class SegmentStore:
 
     def ids(self) -> list[int]:
         """Return the ids of all segments, prepared ones too, ascending."""
-        return _ids(self._files.names(self._directory), _SEGMENT_SUFFIX)
+        return _ids(self._files.names(self.directory), _SEGMENT_SUFFIX)
 
     def never_below(self, segment_id: int) -> None:
         """Note that this id was used, so that it is not reused even if its file is missing."""
@@ -103,7 +103,7 @@ class SegmentStore:
     def probe(self) -> None:
         """Return if the disk takes data, and has room for the next segment and more. Raises OSError. Blocks."""
         room = 0 if self._spares or self._prepared else self._limits.segment_bytes
-        probe_disk(self._directory, self._files, room_bytes=room + RESERVE_BYTES)
+        probe_disk(self.directory, self._files, room_bytes=room + RESERVE_BYTES)
 
     def _make(self) -> int:
         segment_id = self._id_last + 1
@@ -114,7 +114,7 @@ class SegmentStore:
         else:
             self._allocate(path)
         # Without this the name could be lost in a crash, and everything acknowledged in it.
-        self._files.sync_directory(self._directory)
+        self._files.sync_directory(self.directory)
         self._id_last = segment_id
         return segment_id
 
@@ -221,7 +221,12 @@ class SegmentStore:
             self._open.clear()
 
     def _path(self, segment_id: int, suffix: str = _SEGMENT_SUFFIX) -> Path:
-        return self._directory / f"{segment_id:016x}{suffix}"
+        return self.directory / file_name(segment_id, suffix)
+
+
+def file_name(segment_id: int, suffix: str = _SEGMENT_SUFFIX) -> str:
+    """Return the name of the file of a segment."""
+    return f"{segment_id:016x}{suffix}"
 
 
 def _ids(names: list[str], suffix: str) -> list[int]:

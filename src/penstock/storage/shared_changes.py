@@ -186,11 +186,20 @@ class SkipLedgerIds(NamedTuple):
         return [Row(SKIPPED, str(start), skipped, grown_bytes), Row(LEDGER_IDS, "", self.stop)]
 
 
+class CatchUp(NamedTuple):
+    """Change nothing: when it is answered, the view of who submitted it has every change that was stored before."""
+
+    def store(self, tables: SharedTables) -> Sequence[Row]:
+        """Read and write nothing."""
+        del tables
+        return []
+
+
 # Kinds of records whose deletion is noted first.
 _NOTED: Final = frozenset({NAMESPACES, PARTITIONED})
 
 # What a broker sends to the writer; topics are placed while none runs.
-CHANGES: Final = (Put, DeleteUnused, CreateTopic, ChangeTopic, DeleteTopic, TakeLedgerId, SkipLedgerIds)
+CHANGES: Final = (CatchUp, Put, DeleteUnused, CreateTopic, ChangeTopic, DeleteTopic, TakeLedgerId, SkipLedgerIds)
 
 
 # -- what must hold between records; `created`: the record is created, else it is deleted

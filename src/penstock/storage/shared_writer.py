@@ -15,28 +15,256 @@ All methods but `open` and `close`, which block, are called on the loop and retu
 
 from __future__ import annotations
 
+import json
+import struct
 from itertools import count, islice, tee
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.core.broker_states import BrokerState
-from penstock.storage.shared_channel import (
-    Messages,
-    change_of,
-    encoded,
-    error_fields,
-    member_fields,
+from penstock.core.errors import (
+    ChangedMeanwhile,
+    MetadataFailed,
+    NamespaceNotFound,
+    NotAllowed,
+    PenstockError,
+    TopicNotFound,
 )
+from penstock.core.membership import Member, SharedMembership
+from penstock.core.service_urls import Addresses, ServiceUrls
+from penstock.storage.catalog_rows import NOTHING, TopicRecord
+from penstock.storage.shared_changes import CHANGES
 from penstock.storage.shared_store import SharedStore
+from penstock.storage.shared_view import TOPICS, Row, SharedView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from penstock.core.errors import PenstockError
-    from penstock.core.membership import Member
     from penstock.storage.directory import DataDirectory
     from penstock.storage.files import Files
-    from penstock.storage.metadata import Post
-    from penstock.storage.shared_view import Row
+    from penstock.storage.metadata import Done, Post
+    from penstock.storage.shared_changes import SharedChange
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The messages between the writer of the shared metadata and a broker that follows it.
+#
+# A message is a JSON array behind its length (4 bytes, big-endian). Its first element is its kind:
+#
+#     from the writer
+#     ["rows", [row, …]]                               part of the snapshot, which comes first
+#     ["follow", session]                              the snapshot is complete; this connection is this session
+#     ["commit", [[session, id, rows, error], …]]      changes in order, of all sessions; rows or error is null
+#     ["failed", reason]                               the file failed: no change will succeed any more
+#     ["members", [member, …]]                         the brokers of the cluster
+#     ["renewed"]                                      the answer to "renew": all members were sent before
+#
+#     from a broker
+#     ["begin"]                                        it wants the snapshot, and what follows
+#     ["change", id, name, field, …]                   a change of `shared_changes`
+#     ["renew", state]                                 it works, and is in this state; its lease is renewed
+#
+# Why JSON: nearly all of it is JSON already, in the records. Where: `Writer` and `Follower` send and receive these;
+# `net` moves the bytes over a socket pair that the two inherit.
+
+_LENGTH: Final = struct.Struct(">I")
+_CHANGES: Final = {change.__name__: change for change in CHANGES}
+# The errors of changes, each with the attribute that it is made from, or none for its text.
+_ERRORS: Final[Mapping[str, tuple[type[PenstockError], str | None]]] = {
+    "TopicNotFound": (TopicNotFound, "topic"),
+    "NamespaceNotFound": (NamespaceNotFound, "namespace"),
+    "NotAllowed": (NotAllowed, None),
+    "ChangedMeanwhile": (ChangedMeanwhile, None),
+    "MetadataFailed": (MetadataFailed, None),
+}
+
+
+class Messages:
+    """Cuts received bytes into messages."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def receive(self, data: bytes) -> list[list[Any]]:
+        """Return the messages that are complete now."""
+        found, start, received = [], 0, self._bytes
+        received += data
+        while len(received) - start >= _LENGTH.size:
+            (size,) = _LENGTH.unpack_from(received, start)
+            end = start + _LENGTH.size + size
+            if end > len(received):
+                break
+            found.append(json.loads(received[start + _LENGTH.size : end]))
+            start = end
+        del received[:start]
+        return found
+
+
+def encoded(*message: Any) -> bytes:  # noqa: ANN401 - JSON
+    body = json.dumps(message, separators=(",", ":"), default=dict).encode()  # of mappings that are no dict
+    return _LENGTH.pack(len(body)) + body
+
+
+# -- changes, rows, errors and members as JSON; the first two are arrays by themselves
+
+
+def change_fields(change: SharedChange) -> list[Any]:
+    """Return the elements of a message behind its id."""
+    assert isinstance(change, CHANGES)
+    return [type(change).__name__, *change]
+
+
+def change_of(name: str, *fields: Any) -> SharedChange:  # noqa: ANN401 - JSON
+    change: SharedChange = _CHANGES[name](*fields)
+    return change
+
+
+def rows_of(rows: Iterable[Sequence[Any]]) -> list[Row]:
+    return [_row(*row) for row in rows]
+
+
+def _row(kind: str, name: str, value: Any, grown_bytes: int) -> Row:  # noqa: ANN401 - JSON
+    if kind == TOPICS and value is not None:
+        topic, ledger_id, broker, created_wall_ms, properties, policies = value
+        value = TopicRecord(topic, ledger_id, broker, created_wall_ms, properties or NOTHING, policies or NOTHING)
+    elif value == {}:
+        value = NOTHING
+    return Row(kind, name, value, grown_bytes)
+
+
+def error_fields(error: PenstockError) -> list[str]:
+    name = type(error).__name__
+    attribute = _ERRORS[name][1]
+    return [name, str(error) if attribute is None else getattr(error, attribute)]
+
+
+def error_of(name: str, text: str) -> PenstockError:
+    return _ERRORS[name][0](text)
+
+
+def member_fields(member: Member) -> list[Any]:
+    addresses = member.addresses
+    listeners = {name: _urls_fields(urls) for name, urls in addresses.listeners.items()}
+    urls = [_urls_fields(addresses.service), _urls_fields(addresses.web)]
+    return [member.number, member.state.value, *urls, listeners]
+
+
+def member_of(
+    number: int, state: str, service: list[Any], web: list[Any], listeners: Mapping[str, list[Any]]
+) -> Member:
+    named = {name: ServiceUrls(*urls) for name, urls in listeners.items()}
+    addresses = Addresses(service=ServiceUrls(*service), web=ServiceUrls(*web), listeners=named)
+    return Member(number, BrokerState(state), addresses)
+
+
+def _urls_fields(urls: ServiceUrls) -> list[str | None]:
+    return [urls.plain, urls.tls]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The shared part of the catalog in a broker that another process writes for.
+#
+# Invariants: the view is the snapshot and a prefix of the commits after it. `done` of a change is called when the view
+# has it. When the connection ends, every change that is not answered is answered with an error; it may have been stored
+# or not. Nothing is sent again.
+
+
+class Follower:
+    """A `SharedPart`. All methods are called on the loop and return at once."""
+
+    def __init__(self, broker: int, send: Callable[[bytes], None], changed: Callable[[], None]) -> None:
+        """Begin with nothing.
+
+        Args:
+            broker: the number of this broker.
+            send: passes bytes to the writer.
+            changed: called when the snapshot is complete, and when `failed` is set.
+        """
+        self.view = SharedView()
+        self.loaded = False  # whether the snapshot is complete
+        self.failed: str | None = None  # why changes are refused
+        # The supervisor has opened the ports of all brokers, so there is nothing to announce.
+        self.membership = SharedMembership(broker, lambda _addresses: None, self._renew)
+        self._send = send
+        self._changed = changed
+        self._messages = Messages()
+        self._ended = False
+        self._session = 0
+        self._last_id = 0
+        self._waiting: dict[int, tuple[Done, Callable[[Sequence[Row]], None] | None]] = {}
+        self._listeners: list[Callable[[Sequence[Row]], None]] = []
+
+    def begin(self) -> None:
+        """Ask for the snapshot. Until then nothing is sent, which would wait while the broker reads its log."""
+        self._send(encoded("begin"))
+
+    def submit(self, change: SharedChange, done: Done, took: Callable[[Sequence[Row]], None] | None = None) -> None:
+        """As `SharedPart.submit`, but a refusal is answered at once."""
+        if self.failed is not None:
+            done(MetadataFailed(f"the catalog refuses changes since: {self.failed}"))
+            return
+        self._last_id += 1
+        self._waiting[self._last_id] = (done, took)
+        self._send(encoded("change", self._last_id, *change_fields(change)))
+
+    def listen(self, changed: Callable[[Sequence[Row]], None]) -> None:
+        """As `SharedPart.listen`."""
+        self._listeners.append(changed)
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes that the writer has sent; those that come after `end` are ignored."""
+        for kind, *fields in self._messages.receive(data) if not self._ended else ():
+            match kind:
+                case "rows":
+                    self.view.apply(rows_of(fields[0]))
+                case "follow":
+                    self._session, self.loaded = fields[0], True
+                    self._changed()
+                case "commit":
+                    for one in fields[0]:
+                        self._committed(*one)
+                case "members":
+                    members = [member_of(*one) for one in fields[0]]
+                    self.membership.update({member.number: member for member in members})
+                case "renewed":
+                    self.membership.heard()
+                case "failed":
+                    self.failed = fields[0]
+                    self._changed()
+                case _:
+                    raise AssertionError(kind)
+
+    def end(self, reason: str) -> None:
+        """Take the end of the connection: answer all changes that wait, and refuse others."""
+        self._ended = True
+        if self.failed is None:
+            self.failed = reason
+        waiting, self._waiting = self._waiting, {}
+        for done, _ in waiting.values():
+            done(MetadataFailed(f"{reason}; the change may have been stored or not"))
+        self._changed()
+
+    def close(self) -> None:
+        """Refuse changes. What was submitted is stored by the writer; nobody waits for that any more."""
+        self.end("the catalog is closed: penstock is stopping")
+
+    def _renew(self, state: BrokerState) -> None:
+        if not self._ended:
+            self._send(encoded("renew", state.value))
+
+    def _committed(self, session: int, number: int, rows: list[Any] | None, error: list[str] | None) -> None:
+        changed = rows_of(rows) if rows is not None else []
+        self.view.apply(changed)
+        if session != self._session:
+            for listener in self._listeners if changed else ():
+                listener(changed)
+            return
+        done, took = self._waiting.pop(number)
+        if error is not None:
+            done(error_of(*error))
+            return
+        if took is not None:
+            took(changed)
+        done(None)
 
 
 class Sending(Protocol):

@@ -5,7 +5,7 @@ Why: loading a snapshot is faster than reading the log at a start. Why files and
 million delayed messages is megabytes that are only read as a whole, and would delay every other change of the catalog.
 A lost snapshot costs time, never a message.
 
-Where: `broker/topics/delayed_indexes.py` stores and loads them, in a reader thread, and checks their content.
+Where: `broker/topics/delayed.py` stores and loads them, in a reader thread, and checks their content.
 
 A file is written under another name, synced and renamed. So there is either the old or the new one, never a part of
 one.

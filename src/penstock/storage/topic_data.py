@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker stores about its own topics: subscriptions with their cursors, states, and which entries are deleted.
+"""Rows of a broker about its own topics: subscriptions with their cursors, states, and which entries are deleted.
 
 Why apart from the shared part: acknowledgements are saved every second, and only the broker that serves a topic needs
 them. So each broker has a file of its own, written by a thread of its own.
@@ -36,8 +36,12 @@ from penstock.storage.catalog_rows import (
 )
 from penstock.storage.metadata import Change, MetadataFile, damage_named, open_database
 from penstock.storage.schema import KEPT_LEDGERS, TOPIC_DATA_MIGRATIONS, WHOLE_LOG
-from penstock.storage.transaction_data import TransactionData
-from penstock.storage.transaction_rows import TABLES_OF_TOPICS, delete_of_subscription, stored_transactions
+from penstock.storage.transaction_rows import (
+    TABLES_OF_TOPICS,
+    TransactionData,
+    delete_of_subscription,
+    stored_transactions,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -12,18 +12,23 @@ and DamagedRow if a row does not fit its checksum.
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from penstock.core.errors import MetadataFailed
 from penstock.core.transaction_id import TransactionId
 from penstock.storage.catalog_cursors import save_cursors
-from penstock.storage.catalog_rows import opened, sealed
+from penstock.storage.catalog_rows import DamagedRow, opened, sealed
+from penstock.storage.metadata import Change
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import apsw
 
     from penstock.storage.catalog_rows import CursorSave
+    from penstock.storage.metadata import Done, MetadataFile
+
 
 # Status of a transaction.
 OPEN: Final = 0
@@ -57,7 +62,7 @@ class TransactionPart(NamedTuple):
 
 
 class PendingAck(NamedTuple):
-    """What one ACK acknowledges if its transaction is committed.
+    """Acknowledgements of one ACK, if its transaction is committed.
 
     `ranges` are of whole entries, both ends included. `members`: by batch, how many messages it has (0: unknown), and
     those that stay unacknowledged, as 64-bit words. `through` is the entry of a cumulative ACK, -1 for none.
@@ -69,7 +74,7 @@ class PendingAck(NamedTuple):
 
 
 class EndedTransaction(NamedTuple):
-    """What is stored when a transaction ends."""
+    """Rows to store when a transaction ends."""
 
     stored: StoredTransaction  # with its outcome
     aborted: Sequence[tuple[int, int, int]] = ()  # ledger, first and last entry
@@ -79,7 +84,7 @@ class EndedTransaction(NamedTuple):
 
 
 class TopicTransactions(NamedTuple):
-    """What is stored about transactions in one topic."""
+    """Stored rows about transactions in one topic."""
 
     parts: Sequence[TransactionPart]
     pending: Sequence[tuple[str, TransactionId, PendingAck]]  # with their subscriptions, in the order of their ACKs
@@ -87,7 +92,7 @@ class TopicTransactions(NamedTuple):
 
 
 class StoredTransactions(NamedTuple):
-    """What is read when a broker starts."""
+    """Stored rows that a broker reads at its start."""
 
     transactions: Sequence[StoredTransaction]
     parts: Sequence[TransactionPart]
@@ -172,3 +177,67 @@ def _pending(row: tuple[Any, ...]) -> tuple[str, TransactionId, PendingAck]:
     sets = {entry_id: (size, words) for entry_id, (size, words) in members}
     ack = PendingAck([(first, last) for first, last in ranges], sets, through)
     return subscription, TransactionId(coordinator, number), ack
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Changes of what is stored about transactions, submitted to the file of a broker's topics.
+#
+# Why in that file: a transaction that acknowledges changes cursors, which are there. So all that ends a transaction is
+# one change of one file. Where: `Catalog.transactions`. All methods are called on the loop and return at once; `done`
+# is called there when the change is durable or has failed, in the order of the changes.
+
+
+class TransactionData:
+    """The tables of transactions.
+
+    Attributes:
+        at_start: what was stored when the broker was started.
+        ledgers: those that have rows, or had; of others there is nothing to read.
+    """
+
+    def __init__(
+        self,
+        file: MetadataFile,
+        at_start: StoredTransactions,
+        show_cursors: Callable[[Iterable[CursorSave]], None],
+    ) -> None:
+        self._file = file
+        self._show_cursors = show_cursors
+        self._next_row = at_start.pending_rows
+        self.at_start = at_start
+        self.ledgers = set(at_start.ledgers)
+
+    def put_part(self, transaction: StoredTransaction, part: TransactionPart, done: Done) -> None:
+        """Store a part of an open transaction."""
+        self.ledgers.add(part.ledger_id)
+        self._submit(lambda db: put_part(db, transaction, part), done)
+
+    def put_pending(
+        self, ledger_id: int, subscription: str, transaction: TransactionId, ack: PendingAck, done: Done
+    ) -> None:
+        """Store what an ACK acknowledges if its transaction is committed."""
+        self.ledgers.add(ledger_id)
+        row, self._next_row = self._next_row, self._next_row + 1
+        self._submit(lambda db: put_pending(db, ledger_id, subscription, transaction, row, ack), done)
+
+    def end(self, ended: EndedTransaction, done: Done) -> None:
+        """Store the outcome of a transaction, with all that follows from it."""
+        self.ledgers.update(ledger_id for ledger_id, *_ in ended.aborted)
+        saves = [save for _, save in ended.cursors]
+        self._submit(lambda db: end(db, ended), done, lambda _: self._show_cursors(saves))
+
+    def load(self, ledger_id: int, take: Callable[[TopicTransactions], None], done: Done) -> None:
+        """Pass to `take` what is stored about one topic, after all changes that were submitted before."""
+        self._file.submit(Change(partial(_of_topic, ledger_id), take, done))
+
+    def _submit(
+        self, store: Callable[[apsw.Connection], Any], done: Done, show: Callable[[Any], None] = lambda _: None
+    ) -> None:
+        self._file.submit(Change(store, show, done))
+
+
+def _of_topic(ledger_id: int, db: apsw.Connection) -> TopicTransactions:
+    try:
+        return of_topic(db, ledger_id)
+    except DamagedRow as error:
+        raise MetadataFailed(f"transactions of ledger {ledger_id} cannot be read: {error}") from None

@@ -10,16 +10,223 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock import __version__
-from penstock.core.units import NS_PER_S
+from penstock.core.units import NS_PER_MS, NS_PER_S
 from penstock.governance.holds import HoldKind
 from penstock.governance.muting import MUTES
 from penstock.telemetry.instrument import Instrument, Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from penstock.core.membership import Registration
-    from penstock.stats.server_snapshot import GroupTrafficSnapshot, MemoryUse, RemoteUsage, ServerSnapshot
+    from penstock.governance.permits import PermitSnapshot
+    from penstock.groups.adaptive_throttling import ThrottlingSnapshot, TopicThrottling
+    from penstock.net.listing_memory import TopicListSnapshot
+    from penstock.stats.snapshot import GroupTrafficSnapshot, MemoryUse, RecordsSnapshot, RemoteUsage, ServerSnapshot
+
+    Of = Callable[[TopicListSnapshot], PermitSnapshot]
+    Listings = Scope[Any, TopicListSnapshot]
+    Listing = Instrument[Any, TopicListSnapshot]
+
+# -- the metrics of usage records and decision records -----------------------------------------------------------------
+
+
+def _by(label: str, counters: Callable[[RecordsSnapshot], Mapping[str, int]]) -> Scope[ServerSnapshot, int]:
+    def rows(snapshot: ServerSnapshot) -> Iterable[tuple[tuple[str, ...], int]]:
+        if snapshot.records is not None:
+            for name, count in counters(snapshot.records).items():
+                yield (name,), count
+
+    return Scope((label,), rows, optional=True)
+
+
+_RECORDS: Final[Scope[ServerSnapshot, RecordsSnapshot]] = Scope(
+    (), lambda snapshot: [((), snapshot.records)] if snapshot.records is not None else [], optional=True
+)
+
+# fmt: off
+RECORD_INSTRUMENTS: Final[tuple[Instrument[ServerSnapshot, Any], ...]] = (
+    Instrument("penstock_records_written_total", "counter", "", _by("kind", lambda records: records.written),
+               lambda count: count, "Usage and decision records written"),
+    Instrument("penstock_records_failures_total", "counter", "", _by("kind", lambda records: records.failures),
+               lambda count: count, "Attempts to write records that failed; of usage nothing is lost by that"),
+    Instrument("penstock_records_dropped_total", "counter", "", _by("reason", lambda records: records.dropped),
+               lambda count: count, "Decision records dropped"),
+    Instrument("penstock_records_queued_bytes", "gauge", "bytes", _RECORDS, lambda records: records.queued_bytes,
+               "Decision records that wait to be written; 1 MiB at most"),
+)
+# fmt: on
+
+
+# -- the metrics of adaptive publish throttling: six of a broker or proxy, and six of each topic on request ------------
+
+THROTTLING: Final[Scope[ServerSnapshot, ThrottlingSnapshot]] = Scope(
+    ("cluster",),
+    lambda snapshot: [((snapshot.cluster,), snapshot.throttling)] if snapshot.throttling is not None else [],
+    optional=True,
+)
+
+OWNERS: Final[Scope[ServerSnapshot, int]] = Scope(
+    ("owner",),
+    lambda snapshot: (
+        [((owner,), nbytes) for owner, nbytes in snapshot.throttling.memory.owners.items()]
+        if snapshot.throttling is not None and snapshot.throttling.memory is not None
+        else []
+    ),
+    optional=True,
+)
+
+THROTTLED_TOPIC: Final[Scope[ServerSnapshot, TopicThrottling]] = Scope(
+    ("topic",),
+    lambda snapshot: [((one.topic,), one) for one in (snapshot.throttling.topics if snapshot.throttling else ())],
+    optional=True,
+)
+
+_BROKER: Final = "pulsar_broker_adaptive_throttle_"
+_OTEL: Final = "pulsar.broker.adaptive.throttle."
+_TOPIC: Final = "pulsar_broker_topic_adaptive_throttle_"
+_OTEL_TOPIC: Final = "pulsar.broker.topic.adaptive.throttle."
+
+# fmt: off
+THROTTLING_INSTRUMENTS: Final[tuple[Instrument[ServerSnapshot, Any], ...]] = (
+    Instrument(f"{_BROKER}memory_pressure", "gauge", "", THROTTLING, lambda s: s.memory_pressure,
+               "Memory pressure, from 0 (below the low watermark) to 1 (at the high one)",
+               otel=f"{_OTEL}memory.pressure"),
+    Instrument(f"{_BROKER}active_topic_count", "gauge", "", THROTTLING, lambda s: s.active_topics,
+               "Topics that are throttled adaptively; 0 while observe-only is on",
+               otel=f"{_OTEL}active.topic.count"),
+    Instrument(f"{_BROKER}activation_count", "counter", "", THROTTLING, lambda s: s.activations,
+               "How often a topic began to be throttled",
+               otel=f"{_OTEL}activation.count"),
+    Instrument(f"{_BROKER}controller_last_evaluation_timestamp", "gauge", "milliseconds", THROTTLING,
+               lambda s: s.last_evaluation_ms,
+               "When the last evaluation without a failure ended, in ms since 1970; 0 for never",
+               otel=f"{_OTEL}controller.last.evaluation.timestamp"),
+    Instrument(f"{_BROKER}controller_evaluation_duration", "gauge", "milliseconds", THROTTLING,
+               lambda s: s.evaluation_ns / NS_PER_MS,
+               "How long the last evaluation used the event loop, in all its turns",
+               otel=f"{_OTEL}controller.evaluation.duration"),
+    Instrument(f"{_BROKER}controller_evaluation_failure_count", "counter", "", THROTTLING, lambda s: s.failures,
+               "Evaluations that failed; the log says why",
+               otel=f"{_OTEL}controller.evaluation.failure.count"),
+    # Beyond the six
+    Instrument("penstock_adaptive_throttle_interval_seconds", "gauge", "seconds", THROTTLING,
+               lambda s: s.interval_ns / NS_PER_S,
+               "Time between two evaluations, as it is set now: adaptivePublisherThrottlingIntervalMs"),
+    Instrument("penstock_adaptive_throttle_queueing_pressure", "gauge", "", THROTTLING, lambda s: s.queueing_pressure,
+               "Pressure of the disk, from 0 (an append takes a quarter of a second) to 1 (a second)"),
+    Instrument("penstock_adaptive_throttle_observed_topics", "gauge", "", THROTTLING, lambda s: s.observed_topics,
+               "Topics that would be throttled if observe-only were off"),
+    Instrument("penstock_adaptive_throttle_active_payers", "gauge", "", THROTTLING, lambda s: s.active_payers,
+               "Resource groups and tenants whose topics are throttled together; 0 while observe-only is on"),
+    Instrument("penstock_adaptive_throttle_topics_left_out", "gauge", "", THROTTLING, lambda s: s.topics_left_out,
+               "Topics without metrics of their own, although these are asked for: 5,000 have them"),
+    Instrument("penstock_adaptive_throttle_memory_used_bytes", "gauge", "bytes", THROTTLING,
+               lambda s: s.memory.used if s.memory is not None else 0,
+               "Memory in use, as the throttle sees it: resident memory without what the allocator keeps"),
+    Instrument("penstock_adaptive_throttle_memory_limit_bytes", "gauge", "bytes", THROTTLING,
+               lambda s: s.memory.limit if s.memory is not None else 0,
+               "The limit that memory is compared with: memoryLimitMB"),
+    Instrument("penstock_adaptive_throttle_memory_owner_bytes", "gauge", "bytes", OWNERS, lambda nbytes: nbytes,
+               "Memory in use that rows of the memory budget account for, by owner"),
+    # Each topic, on request
+    Instrument(f"{_TOPIC}active", "gauge", "boolean", THROTTLED_TOPIC, lambda t: int(t.active),
+               "1 while the topic is throttled",
+               otel=f"{_OTEL_TOPIC}active"),
+    Instrument(f"{_TOPIC}natural_publish_rate", "gauge", "", THROTTLED_TOPIC, lambda t: t.natural_messages,
+               "Messages per second that producers publish without throttling",
+               otel=f"{_OTEL_TOPIC}natural.publish.rate"),
+    Instrument(f"{_TOPIC}effective_publish_rate", "gauge", "", THROTTLED_TOPIC, lambda t: t.effective_messages,
+               "Messages per second that they may publish now",
+               otel=f"{_OTEL_TOPIC}effective.publish.rate"),
+    Instrument(f"{_TOPIC}memory_pressure", "gauge", "", THROTTLED_TOPIC, lambda t: t.memory_pressure,
+               "Memory pressure when the topic was last evaluated",
+               otel=f"{_OTEL_TOPIC}memory.pressure"),
+    Instrument(f"{_TOPIC}backlog_pressure", "gauge", "", THROTTLED_TOPIC, lambda t: t.backlog_pressure,
+               "Backlog pressure of the topic, from 0 to 1",
+               otel=f"{_OTEL_TOPIC}backlog.pressure"),
+    Instrument(f"{_TOPIC}rate_reduction_ratio", "gauge", "", THROTTLED_TOPIC, lambda t: t.reduction,
+               "The part of the natural rate that is taken away, from 0 to 1",
+               otel=f"{_OTEL_TOPIC}rate.reduction.ratio"),
+)
+# fmt: on
+
+
+# -- the twelve metrics of PIP-442 for a `TopicListMemoryLimiter`, with their OpenTelemetry names ----------------------
+
+
+def topic_list_instruments(prefix: str, scope: Listings) -> tuple[Listing, ...]:
+    """Return the metrics, named `{prefix}topic_list_…`."""
+    heap = _memory(f"{prefix}topic_list_heap", "topic.list.heap", scope, lambda s: s.heap, "heap")
+    direct = _memory(f"{prefix}topic_list_direct", "topic.list.direct", scope, lambda s: s.direct, "direct")
+    return tuple(instrument for pair in zip(heap, direct, strict=True) for instrument in pair)
+
+
+def _memory(
+    name: str,
+    otel: str,
+    scope: Listings,
+    of: Of,
+    kind: str,
+) -> list[Listing]:
+    """Return the metrics of one of the two memories."""
+    return [
+        Instrument(
+            f"{name}_memory_used_bytes",
+            "gauge",
+            "bytes",
+            scope,
+            lambda s: of(s).acquired,
+            f"Current {kind} memory used by topic listings; 0 when it has no limit",
+            f"{otel}.memory.used",
+        ),
+        Instrument(
+            f"{name}_memory_limit_bytes",
+            "gauge",
+            "bytes",
+            scope,
+            lambda s: of(s).permits_max,
+            f"Configured {kind} memory limit; 0 for none",
+            f"{otel}.memory.limit",
+        ),
+        Instrument(
+            f"{name}_queue_size",
+            "gauge",
+            "",
+            scope,
+            lambda s: of(s).queue_size,
+            f"Current {kind} memory limiter queue size: requests that wait for it, or for their turn to use it",
+            f"{otel}.queue.size",
+        ),
+        Instrument(
+            f"{name}_queue_max_size",
+            "gauge",
+            "",
+            scope,
+            lambda s: of(s).queue_max,
+            f"Maximum {kind} memory limiter queue size; 0 for no maximum",
+            f"{otel}.queue.max.size",
+        ),
+        Instrument(
+            f"{name}_wait_time_ms",
+            "summary",
+            "milliseconds",
+            scope,
+            lambda s: of(s).waits,
+            f"Wait time for {kind} memory permits, had or not; quantiles of the last four to five minutes",
+            f"{otel}.wait.time",
+        ),
+        Instrument(
+            f"{name}_timeout_total",
+            "counter",
+            "",
+            scope,
+            lambda s: of(s).timeouts_total,
+            f"Total {kind} memory permit timeouts",
+            f"{otel}.timeout.total",
+        ),
+    ]
+
 
 PROCESS: Final[Scope[ServerSnapshot, ServerSnapshot]] = Scope((), lambda snapshot: [((), snapshot)])
 
@@ -107,6 +314,8 @@ PROCESS_INSTRUMENTS: Final[tuple[Instrument[ServerSnapshot, Any], ...]] = (
                "The longest turn of the event loop since the start, in which no other client was served"),
     Instrument("penstock_loop_long_turns_total", "counter", "", LONG_TURN, lambda turns: turns,
                "Turns of the event loop that took longer than this number of milliseconds"),
+    Instrument("penstock_loop_tasks", "gauge", "", PROCESS, lambda s: s.loop_turns.tasks,
+               "Tasks of the event loop that have not ended; it grows only with what is connected or waits"),
 )
 
 CONNECTION_INSTRUMENTS: Final[tuple[Instrument[ServerSnapshot, Any], ...]] = (

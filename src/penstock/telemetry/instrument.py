@@ -14,15 +14,17 @@ from penstock.core.units import NS_PER_MS, NS_PER_S
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from penstock.core.durations import DurationsSnapshot
     from penstock.governance.wait_times import WaitTimesSnapshot
 
 Seen = TypeVar("Seen", contravariant=True)  # noqa: PLC0105 - the class of snapshots
 Row = TypeVar("Row")
-# A counter only rises, until the process ends. A summary has quantiles, a sum and a count; it is one of times.
-Kind: TypeAlias = Literal["gauge", "counter", "summary"]
+# A counter only rises, until the process ends. A summary has quantiles, a sum and a count; a histogram has counts of
+# what took up to so long. Both are of times.
+Kind: TypeAlias = Literal["gauge", "counter", "summary", "histogram"]
 Number: TypeAlias = int | float
 
-# How many nanoseconds are one of a summary's unit.
+# How many nanoseconds are one of the unit of a summary or histogram.
 NS_PER_UNIT: Final[Mapping[str, int]] = {"milliseconds": NS_PER_MS, "seconds": NS_PER_S}
 
 
@@ -40,12 +42,16 @@ class Scope(Generic[Seen, Row]):
 
 @dataclass(frozen=True, slots=True)
 class Instrument(Generic[Seen, Row]):
-    """One metric. `read` gets its value from one row of the scope; for a summary it returns a `WaitTimesSnapshot`."""
+    """One metric.
+
+    `read` gets its value from one row of the scope: a number, for a summary a `WaitTimesSnapshot`, for a histogram a
+    `DurationsSnapshot`.
+    """
 
     name: str
     kind: Kind
     unit: str
     scope: Scope[Seen, Row]
-    read: Callable[[Row], Number | WaitTimesSnapshot]
+    read: Callable[[Row], Number | WaitTimesSnapshot | DurationsSnapshot]
     help: str
     otel: str = ""  # the name of its twin in OpenTelemetry; without one it is not pushed

@@ -23,13 +23,13 @@ from penstock.telemetry.common_instruments import (
     MEMORY_INSTRUMENTS,
     PROCESS,
     PROCESS_INSTRUMENTS,
+    RECORD_INSTRUMENTS,
     REGISTRATION_INSTRUMENTS,
     SHARING_INSTRUMENTS,
+    THROTTLING_INSTRUMENTS,
+    topic_list_instruments,
 )
 from penstock.telemetry.instrument import Instrument, Scope
-from penstock.telemetry.record_instruments import RECORD_INSTRUMENTS
-from penstock.telemetry.throttling_instruments import THROTTLING_INSTRUMENTS
-from penstock.telemetry.topic_list_instruments import topic_list_instruments
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,9 +38,11 @@ if TYPE_CHECKING:
         BrokerSnapshot,
         SubscriptionSnapshot,
         TopicSnapshot,
+        TransactionsSnapshot,
     )
+    from penstock.core.durations import DurationsSnapshot
     from penstock.core.membership import Member
-    from penstock.net.topic_list_limiter import TopicListSnapshot
+    from penstock.net.listing_memory import TopicListSnapshot
     from penstock.stats.disk_space import DiskUse
 
 # -- scopes -----------------------------------------------------------------------------------------------------------
@@ -71,9 +73,31 @@ NAMESPACE: Final[Scope[BrokerSnapshot, int]] = Scope(
     ),
 )
 
+PUBLISHED: Final[Scope[BrokerSnapshot, DurationsSnapshot]] = Scope(
+    ("cluster", "namespace"),
+    lambda snapshot: (((snapshot.cluster, namespace), times) for namespace, times in snapshot.publish_times.items()),
+)
+
 TOPIC: Final[Scope[BrokerSnapshot, TopicSnapshot]] = Scope(
     ("cluster", "namespace", "topic"),
     lambda snapshot: (((snapshot.cluster, topic.namespace, topic.name), topic) for topic in snapshot.topics),
+)
+
+# The broker's own one has this number.
+COORDINATOR: Final[Scope[BrokerSnapshot, TransactionsSnapshot]] = Scope(
+    ("cluster", "coordinator_id"),
+    lambda snapshot: [((snapshot.cluster, "0"), snapshot.transactions)] if snapshot.transactions is not None else [],
+    optional=True,
+)
+
+HELD_TOPIC: Final[Scope[BrokerSnapshot, int]] = Scope(
+    ("cluster", "namespace", "topic"),
+    lambda snapshot: (
+        ((snapshot.cluster, topic.namespace, topic.name), topic.held_for_ms)
+        for topic in snapshot.topics
+        if topic.held_for_ms is not None
+    ),
+    optional=True,
 )
 
 SUBSCRIPTION: Final[Scope[BrokerSnapshot, SubscriptionSnapshot]] = Scope(
@@ -127,10 +151,14 @@ INSTRUMENTS: Final[tuple[Instrument[BrokerSnapshot, Any], ...]] = (
     Instrument("penstock_log_commits_total", "counter", "", PROCESS, lambda s: s.log.commits,
                "Group commits: one write and one sync each"),
     Instrument("penstock_log_sync_seconds_total", "counter", "seconds", PROCESS,
-               lambda s: s.log.sync_ns_total / NS_PER_S,
+               lambda s: s.log.sync_times.sum_ns / NS_PER_S,
                "Time the disk took to sync; divided by the commits, the mean"),
     Instrument("penstock_log_sync_longest_seconds", "gauge", "seconds", PROCESS, lambda s: s.log.sync_ns_max / NS_PER_S,
                "The longest sync since the start"),
+    Instrument("penstock_log_sync_seconds", "histogram", "seconds", PROCESS, lambda s: s.log.sync_times,
+               "How long the disk took for each sync", "penstock.log.sync.duration"),
+    Instrument("penstock_log_commit_seconds", "histogram", "seconds", PROCESS, lambda s: s.log.commit_times,
+               "How long each group commit took: a write, a sync, and the index", "penstock.log.commit.duration"),
     Instrument("penstock_log_queued_bytes", "gauge", "bytes", PROCESS, lambda s: s.log.queued_bytes,
                "Bytes handed to the journal and not yet durable"),
     Instrument("penstock_log_segments", "gauge", "", PROCESS, lambda s: s.log.segments,
@@ -201,6 +229,9 @@ INSTRUMENTS: Final[tuple[Instrument[BrokerSnapshot, Any], ...]] = (
                "Entries not acknowledged, over all subscriptions"),
     Instrument("pulsar_topics_count", "gauge", "", NAMESPACE, lambda topics: topics,
                "Topics of this namespace used since the start"),
+    Instrument("penstock_publish_seconds", "histogram", "seconds", PUBLISHED, lambda times: times,
+               "From reading each entry to its receipt, while limits hold it included; measured in turns of the loop",
+               "penstock.publish.duration"),
     # Each topic
     Instrument("pulsar_subscriptions_count", "gauge", "", TOPIC, lambda t: len(t.subscriptions),
                "Subscriptions of the topic"),
@@ -248,6 +279,19 @@ INSTRUMENTS: Final[tuple[Instrument[BrokerSnapshot, Any], ...]] = (
     Instrument("penstock_delayed_lateness_max_seconds", "gauge", "seconds", TOPIC,
                lambda t: t.delayed.lateness_ms_max / 1000,
                "The longest of these delays since the topic was loaded"),
+    # Transactions, if they are enabled
+    Instrument("pulsar_txn_active_count", "gauge", "", COORDINATOR, lambda t: t.open,
+               "Open transactions"),
+    Instrument("pulsar_txn_created_total", "counter", "", COORDINATOR, lambda t: t.opened,
+               "Transactions opened"),
+    Instrument("pulsar_txn_committed_total", "counter", "", COORDINATOR, lambda t: t.committed,
+               "Transactions committed"),
+    Instrument("pulsar_txn_aborted_total", "counter", "", COORDINATOR, lambda t: t.aborted,
+               "Transactions aborted, by clients, administrators and timeouts"),
+    Instrument("pulsar_txn_timeout_total", "counter", "", COORDINATOR, lambda t: t.timed_out,
+               "Transactions aborted by their timeout"),
+    Instrument("penstock_transaction_holding_seconds", "gauge", "seconds", HELD_TOPIC, lambda age_ms: age_ms / 1000,
+               "Age of the open transaction that keeps back what was sent to the topic after it began"),
     # Each resource group, publish and dispatch apart
     *GROUP_INSTRUMENTS,
     # Quotas that are shared with other brokers

@@ -8,18 +8,18 @@ sends. Instruments with an OpenTelemetry name (`otel`) are pushed.
 Where: app starts a `MetricsPush` if the environment asks for one; the variables are those of OpenTelemetry, and the
 exporter reads most of them. It needs `penstock[otel]`, and imports it in its own thread.
 
-A summary becomes a histogram in seconds: a collector can add histograms of several brokers, but not quantiles.
+A summary, too, becomes a histogram in seconds: a collector can add histograms of several brokers, but not quantiles.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from penstock import __version__
+from penstock.core.durations import BOUNDS_NS, DurationsSnapshot
 from penstock.core.units import NS_PER_MS, NS_PER_S
-from penstock.governance.wait_times import BOUNDS_NS, WaitTimesSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import DataT, Metric, MetricsData
     from opentelemetry.sdk.resources import Resource
 
-    from penstock.stats.server_snapshot import ServerSnapshot
+    from penstock.governance.wait_times import WaitTimesSnapshot
+    from penstock.stats.snapshot import ServerSnapshot
     from penstock.telemetry.instrument import Instrument
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ _ATTRIBUTES: Final = {
     "topic": "pulsar.topic",
     "subscription": "pulsar.subscription.name",
 }
+_OF_TIMES: Final = ("summary", "histogram")
 _MISSING: Final = (
     "metrics are not pushed to OpenTelemetry: %s; install penstock[otel], or set OTEL_METRICS_EXPORTER=none"
 )
@@ -154,7 +156,7 @@ def _metric(instrument: Instrument[S, Any], snapshot: S) -> Metric:
     scope = instrument.scope
     attributes = [_ATTRIBUTES.get(label, label) for label in scope.labels]
     rows = [(dict(zip(attributes, values, strict=True)), instrument.read(row)) for values, row in scope.rows(snapshot)]
-    unit = "s" if instrument.kind == "summary" else _UNITS[instrument.unit]
+    unit = "s" if instrument.kind in _OF_TIMES else _UNITS[instrument.unit]
     return Metric(instrument.otel, instrument.help, unit, _data(instrument.kind, rows, snapshot))
 
 
@@ -163,25 +165,31 @@ def _data(kind: str, rows: list[tuple[dict[str, str], Any]], snapshot: ServerSna
 
     started_ns, now_ns = snapshot.started_at_ms * NS_PER_MS, snapshot.taken_at_ms * NS_PER_MS
     cumulative = export.AggregationTemporality.CUMULATIVE
-    if kind == "summary":
+    if kind in _OF_TIMES:
         return export.Histogram([_histogram(labels, waits, started_ns, now_ns) for labels, waits in rows], cumulative)
     points = [export.NumberDataPoint(labels, started_ns, now_ns, number) for labels, number in rows]
     return export.Sum(points, cumulative, is_monotonic=True) if kind == "counter" else export.Gauge(points)
 
 
-def _histogram(labels: dict[str, str], waits: WaitTimesSnapshot, started_ns: int, now_ns: int) -> Any:  # noqa: ANN401
+def _histogram(
+    labels: dict[str, str], waits: WaitTimesSnapshot | DurationsSnapshot, started_ns: int, now_ns: int
+) -> Any:  # noqa: ANN401
     from opentelemetry.sdk.metrics.export import HistogramDataPoint  # noqa: PLC0415
 
+    if isinstance(waits, DurationsSnapshot):
+        times, shortest, longest = waits, None, None
+    else:
+        times, shortest, longest = waits.times, waits.shortest_ns / NS_PER_S, waits.longest_ns / NS_PER_S
     return HistogramDataPoint(
         labels,
         started_ns,
         now_ns,
-        count=waits.count,
-        sum=waits.sum_ns / NS_PER_S,
-        bucket_counts=waits.histogram,
+        count=times.count,
+        sum=times.sum_ns / NS_PER_S,
+        bucket_counts=times.counts,
         explicit_bounds=[bound_ns / NS_PER_S for bound_ns in BOUNDS_NS],
-        min=waits.shortest_ns / NS_PER_S,
-        max=waits.longest_ns / NS_PER_S,
+        min=cast("float", shortest),  # may be left out in the protocol
+        max=cast("float", longest),
     )
 
 

@@ -12,16 +12,18 @@ from math import isnan
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from penstock.governance.wait_times import WaitTimesSnapshot
+from penstock.core.durations import BOUNDS_NS
 from penstock.telemetry.instrument import NS_PER_UNIT
 from penstock.telemetry.instruments import INSTRUMENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from penstock.broker.stats.snapshot import BrokerSnapshot
-    from penstock.stats.server_snapshot import ServerSnapshot
-    from penstock.telemetry.instrument import Instrument, Number, Scope
+    from penstock.core.durations import DurationsSnapshot
+    from penstock.governance.wait_times import WaitTimesSnapshot
+    from penstock.stats.snapshot import ServerSnapshot
+    from penstock.telemetry.instrument import Instrument, Scope
 
 S = TypeVar("S", bound="ServerSnapshot")
 
@@ -62,19 +64,34 @@ def rendered(snapshot: S, instruments: Iterable[Instrument[S, Any]]) -> Iterator
 
 def _lines(instrument: Instrument[Any, Any], rows: Iterable[tuple[str, Any]]) -> str:
     name, read = instrument.name, instrument.read
-    if instrument.kind == "summary":
-        unit_ns = NS_PER_UNIT[instrument.unit]
-        return "".join(line for labels, row in rows for line in _summary(name, labels, read(row), unit_ns))
+    if instrument.kind in _OF_TIMES:
+        unit_ns, lines = NS_PER_UNIT[instrument.unit], _OF_TIMES[instrument.kind]
+        return "".join(line for labels, row in rows for line in lines(name, labels, read(row), unit_ns))
     return "".join([f"{name}{labels} {read(row)}\n" for labels, row in rows])
 
 
-def _summary(name: str, labels: str, waits: Number | WaitTimesSnapshot, unit_ns: int) -> Iterator[str]:
-    assert isinstance(waits, WaitTimesSnapshot), "a summary is one of times"
+def _summary(name: str, labels: str, waits: WaitTimesSnapshot, unit_ns: int) -> Iterator[str]:
     before = f"{{{labels[1:-1]}," if labels else "{"
     for quantile, wait_ns in waits.quantiles_ns:
         number = "NaN" if isnan(wait_ns) else wait_ns / unit_ns
         yield f'{name}{before}quantile="{quantile}"}} {number}\n'
     yield f"{name}_sum{labels} {waits.sum_ns / unit_ns}\n{name}_count{labels} {waits.count}\n"
+
+
+def _histogram(name: str, labels: str, times: DurationsSnapshot, unit_ns: int) -> Iterator[str]:
+    before = f"{{{labels[1:-1]}," if labels else "{"
+    seen = 0
+    for bound_ns, count in zip(BOUNDS_NS, times.counts, strict=False):
+        seen += count
+        yield f'{name}_bucket{before}le="{bound_ns / unit_ns}"}} {seen}\n'
+    yield f'{name}_bucket{before}le="+Inf"}} {times.count}\n'
+    yield f"{name}_sum{labels} {times.sum_ns / unit_ns}\n{name}_count{labels} {times.count}\n"
+
+
+_OF_TIMES: Final[Mapping[str, Callable[[str, str, Any, int], Iterator[str]]]] = {
+    "summary": _summary,
+    "histogram": _histogram,
+}
 
 
 def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:

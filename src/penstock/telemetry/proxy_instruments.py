@@ -15,16 +15,16 @@ from penstock.telemetry.common_instruments import (
     LISTING_INSTRUMENTS,
     MEMORY_INSTRUMENTS,
     PROCESS_INSTRUMENTS,
+    RECORD_INSTRUMENTS,
     REGISTRATION_INSTRUMENTS,
     SHARING_INSTRUMENTS,
+    THROTTLING_INSTRUMENTS,
+    topic_list_instruments,
 )
 from penstock.telemetry.instrument import Instrument, Scope
-from penstock.telemetry.record_instruments import RECORD_INSTRUMENTS
-from penstock.telemetry.throttling_instruments import THROTTLING_INSTRUMENTS
-from penstock.telemetry.topic_list_instruments import topic_list_instruments
 
 if TYPE_CHECKING:
-    from penstock.net.topic_list_limiter import TopicListSnapshot
+    from penstock.net.listing_memory import TopicListSnapshot
     from penstock.proxy.snapshot import ProxySnapshot
 
 PROXY: Final[Scope[ProxySnapshot, ProxySnapshot]] = Scope((), lambda snapshot: [((), snapshot)])

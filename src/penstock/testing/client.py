@@ -14,7 +14,7 @@ from penstock.core.units import MIB
 from penstock.net.blocking import dial, receive, secure
 from penstock.wire import codec
 from penstock.wire.client import entries
-from penstock.wire.client.commands import frame
+from penstock.wire.client.connection import frame
 from penstock.wire.client.frames import Frame, Inbound
 from penstock.wire.codec import BaseCommand, CommandSend, MessageMetadata
 

@@ -22,6 +22,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.core.units import NS_PER_MS, NS_PER_S
+from penstock.net.loop_turns import LoopTurns
 from penstock.testing.sockets import Network
 from penstock.testing.threads import Deadlock, Threads, VirtualTime
 
@@ -90,7 +91,9 @@ class _Selector(selectors.BaseSelector):
         return self._keys[fileobj]
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        return self._loop.look(list(self._keys.values()), timeout)
+        ready = self._loop.look(list(self._keys.values()), timeout)
+        self._loop.turns.began_ns = self._loop.virtual_time.now_ns
+        return ready
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -103,6 +106,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.network = Network(self.chance)
         self.threads = Threads(self.virtual_time, self.chance, thread_delay_ns_max)
         self.files: Any = None  # for users of this loop
+        self.turns = LoopTurns()
         self._waiting: list[tuple[asyncio.Future[None], Callable[[], object], int]] = []
         self._quiet: list[asyncio.Future[None]] = []
         self._real_work = 0

@@ -241,7 +241,7 @@ class MemorySocket:
         return len(data), [], 0, None
 
     def _some(self, size: int) -> int:
-        """This size, or by chance less."""
+        """Return the size, or by chance less."""
         chance = self._network.chance
         if chance is None or size <= 1 or chance.random() < 0.7:
             return size

@@ -230,7 +230,7 @@ def _names_bound_to(wanted: Container[Any]) -> list[tuple[dict[str, Any], str, A
 
 
 def _turn() -> threading.Lock:
-    """What one thread waits for and another gives: a lock, for a semaphore takes twice as long."""
+    """Return a taken lock, which one thread waits for and another releases; a semaphore takes twice as long."""
     lock = _real_lock()
     lock.acquire()
     return lock

@@ -38,7 +38,7 @@ def unsigned(role: str) -> str:
 
 
 def data_url(data: bytes) -> str:
-    """These bytes as a `data:` URL, for settings."""
+    """Return bytes as a `data:` URL, for settings."""
     return f"data:;base64,{base64.b64encode(data).decode()}"
 
 

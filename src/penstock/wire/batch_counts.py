@@ -4,7 +4,7 @@
 Why: permits, rates, backlogs and batch indexes count messages, and consumers use the number in the entry's metadata. If
 a producer's SEND has another number, consumers lose permits that are never returned. A number of two thousand million
 would make a walk over batch indexes take minutes. Where: `runs`, for entries that claim several messages; all others
-are taken for one message each, unless somebody limits their number (`counts_in`): reading the metadata of each entry
+are taken for one message each, unless their number is limited (`counts_in`): reading the metadata of each entry
 costs as much as storing it.
 """
 

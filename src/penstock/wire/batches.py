@@ -105,7 +105,7 @@ def make(metadata: MessageMetadata, messages: Sequence[bytes], event_time_ms: in
 
 
 def fill(metadata: MessageMetadata, messages: Sequence[bytes], event_time_ms: int, kind: int) -> bytes:
-    """Return the payload of a batch of these messages; what must be said of it is added to `metadata`."""
+    """Return the payload of a batch of these messages; the fields of a batch are added to `metadata`."""
     payload = b"".join(_with_metadata(message, event_time_ms) for message in messages)
     metadata.num_messages_in_batch = len(messages)
     metadata.uncompressed_size = len(payload)

@@ -25,7 +25,7 @@ ZLIB: Final = 2
 ZSTD: Final = 3
 SNAPPY: Final = 4
 
-# Clients send payloads of up to 5 MiB, compressed or not; what they compress is seldom four times as large before.
+# Clients send payloads of up to 5 MiB, compressed or not; compressed ones are seldom four times as large before.
 DECOMPRESSED_BYTES_MAX: Final = 20 * MIB
 
 

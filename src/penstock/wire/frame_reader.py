@@ -35,8 +35,7 @@ from penstock.wire.acks import ACK_BYTES_BY_HAND, ACK_START, FLOW_START, decode_
 from penstock.wire.bounds import BOUNDS, Bounds, OutOfBounds
 from penstock.wire.errors import ProtocolError
 from penstock.wire.events import Command, RefusedCommand
-from penstock.wire.layouts import SEND_START
-from penstock.wire.runs import decode_send, decode_sends
+from penstock.wire.sends import SEND_START, decode_send, decode_sends
 
 if TYPE_CHECKING:
     from penstock.wire.events import Event
@@ -325,8 +324,8 @@ def command_of(frame: memoryview) -> bytes:
 def anonymous_memory(nbytes: int) -> memoryview:
     """Return memory that is resident only as far as it was written.
 
-    Anonymous pages exist from the first write on: what has not come yet takes no memory. A bytearray would write zeroes
-    to all of it, and a thousand half-sent frames would be resident in full.
+    Anonymous pages exist from the first write on: the part that has not come yet takes no memory. A bytearray would
+    write zeroes to all of it, and a thousand half-sent frames would be resident in full.
     """
     buffer = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     buffer.madvise(mmap.MADV_NOHUGEPAGE)  # otherwise the first byte may take 2 MiB

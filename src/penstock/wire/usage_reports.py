@@ -2,7 +2,7 @@
 """Usage reports as bytes: protobuf, in compressed columns, signed.
 
 Why columns: numbers of the same kind are similar and compress well. Why signed: a client that may produce to the usage
-topic could report that nobody uses anything. The key is known to brokers only; it lies in the metadata that they share.
+topic could report that nothing is used. The key is known to brokers only; it lies in the metadata that they share.
 Where: the live exchange encodes what `governance.quota_exchange` reports, and decodes what arrives.
 
 The message is Pulsar's `ResourceUsageInfo` with fields of our own (docs/adr/0035): a reader of Pulsar sees the name of
@@ -56,7 +56,7 @@ _COLUMNS: Final = tuple(f"{prefix}{kind}" for prefix in ("", "held_", "waiting_"
 
 
 class BadReport(StrEnum):
-    """What is wrong with bytes that should be a report."""
+    """A reason why bytes are not a report."""
 
     LARGE = "large"  # larger than any report
     FORGED = "forged"  # not signed with the key of this cluster

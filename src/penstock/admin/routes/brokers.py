@@ -15,9 +15,9 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from penstock import __version__
 from penstock.admin import load_reports
 from penstock.admin.gateway import Ask
-from penstock.admin.http_responses import InPieces
 from penstock.admin.models import Flag, Model, Number
 from penstock.admin.models_stats import ListingMemories, MutedConnections
+from penstock.admin.probes import InPieces
 from penstock.admin.routing import NO_CONTENT, REASON, Namespace
 from penstock.core.errors import NotFound, ServiceNotReady
 
@@ -26,12 +26,23 @@ if TYPE_CHECKING:
     from penstock.admin.gateway import Gateway
 
 PREFIX: Final = "/admin/v2/brokers"
+# A backup asks again all the time; one that was killed holds space for so long at most.
+KEEP_S_MAX: Final = 600
 # The exact response that administration tools expect of a healthy broker.
 OK: Final = "ok"
 _BUNDLE: Final = "/{tenant}/{namespace}/{bundle}"
 # The paths of Pulsar's function workers.
 _WORKERS: Final = ("/admin/v2/worker", "/admin/v2/worker-stats", "/admin/v2/functions", "/admin/v3/functions",
                    "/admin/v3/sources", "/admin/v3/source", "/admin/v3/sinks", "/admin/v3/sink")  # fmt: skip
+
+
+class KeptLog(Model):
+    """The segments that a broker keeps for a backup."""
+
+    broker: int
+    inode: int  # of the directory of the log, so that a backup finds that it copies another one
+    hold: int  # a number that changes when a hold has run out and another began
+    segments: dict[str, int]  # name of the file: durable bytes
 
 
 class ResourceQuota(Model):
@@ -90,6 +101,14 @@ def _brokers(ask: Ask, needs: Needs) -> APIRouter:
     async def backlog_quota_check() -> None:
         """Check backlog quotas now."""
         await ask(lambda broker: broker.service.check_backlog_quotas())
+
+    @router.post("/backup", dependencies=[needs.superuser])
+    async def backup(
+        seconds: Annotated[int, Query(ge=0, le=KEEP_S_MAX, description="How long to keep segments, at least")] = 0,
+    ) -> list[KeptLog]:
+        """Keep the segments of all brokers' logs for a backup, and return how many bytes of each are durable."""
+        kept = await ask(lambda broker: broker.backup.keep(seconds))
+        return [KeptLog(**one) for one in kept]
 
     @router.post("/shutdown", dependencies=[needs.superuser], **NO_CONTENT)
     async def shutdown() -> None:

@@ -10,8 +10,8 @@ from fastapi.responses import Response
 
 from penstock.admin.gateway import Ask
 from penstock.admin.http_memory import CHARGE
-from penstock.admin.message_response import message_response
 from penstock.admin.models import INT_MAX, LONG_MAX, BatchMessageId, MessageId
+from penstock.admin.responses import message_response
 from penstock.admin.routing import NO_CONTENT, READS_ENTRY, TOPIC, Topic, Wall
 from penstock.core.position import Position
 

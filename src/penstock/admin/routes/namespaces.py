@@ -9,11 +9,11 @@ from fastapi import APIRouter, Body, Query, Request
 from fastapi.responses import JSONResponse
 
 from penstock.admin.gateway import Ask
-from penstock.admin.listings import TOO_MANY_LISTINGS, ListingResponse
 from penstock.admin.models import AuthAction, Bundles
 from penstock.admin.models_policies import Policies
+from penstock.admin.responses import TOO_MANY_LISTINGS, ListingResponse
 from penstock.admin.routing import NAMESPACE, NO_CONTENT, Force, Namespace
-from penstock.broker.policies.group_quotas import OF_NAMESPACE
+from penstock.broker.policies.policy_values import OF_NAMESPACE
 from penstock.broker.topics.listing import Mode
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 """Routes of the policies of namespaces and topics, made from one table of paths.
 
 Why a table: forty policies are read, set and removed in the same way. Their values and meaning are in the broker's own
-table (`broker.policy_table`), which the keys here refer to.
+table (`broker.policies.policy_table`), which the keys here refer to.
 """
 
 from __future__ import annotations

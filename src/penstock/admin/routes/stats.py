@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from penstock.admin import models_stats as models
 from penstock.admin.gateway import Ask
 from penstock.admin.routing import READS_ENTRY, TOPIC, Topic
-from penstock.broker.stats.stats import StatsOptions
+from penstock.broker.stats.topic_stats import StatsOptions
 
 if TYPE_CHECKING:
     from penstock.admin.access import Needs

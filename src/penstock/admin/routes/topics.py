@@ -13,7 +13,6 @@ from fastapi import APIRouter, Body, Query
 from fastapi.responses import JSONResponse
 
 from penstock.admin.gateway import Ask
-from penstock.admin.listings import TOO_MANY_LISTINGS, ListingResponse
 from penstock.admin.models import (
     AuthAction,
     BatchMessageId,
@@ -26,6 +25,7 @@ from penstock.admin.models import (
     Properties,
     Reason,
 )
+from penstock.admin.responses import TOO_MANY_LISTINGS, ListingResponse
 from penstock.admin.routing import NO_CONTENT, TOPIC, Domain, Force, Namespace, Topic
 from penstock.broker.topics.listing import Mode
 from penstock.core.errors import NotAllowed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What brokers may do as clients of each other: publish usage reports, and hear those of the others.
+"""Permissions of brokers as clients of each other: to publish usage reports, and to hear those of the others.
 
 Why so little: a broker needs no more, and whatever a connection allows is what it gives away if it ever leads to
 somebody else. Where: the sessions of connections from other brokers.

@@ -14,19 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.broker.access import Access
-    from penstock.broker.administration.clusters import Clusters
+    from penstock.broker.administration.backup_admin import BackupAdmin
     from penstock.broker.administration.delayed_admin import DelayedAdmin
-    from penstock.broker.administration.listing_admin import ListingAdmin
-    from penstock.broker.administration.lookup_admin import LookupAdmin
     from penstock.broker.administration.message_admin import MessageAdmin
-    from penstock.broker.administration.namespaces import Namespaces
+    from penstock.broker.administration.namespaces import Clusters, Namespaces, Tenants
     from penstock.broker.administration.policy_admin import PolicyAdmin
     from penstock.broker.administration.resource_groups import ResourceGroups
     from penstock.broker.administration.resource_quotas import ResourceQuotas
     from penstock.broker.administration.schema_admin import SchemaAdmin
-    from penstock.broker.administration.service import Service
+    from penstock.broker.administration.service import ListingAdmin, LookupAdmin, Service
     from penstock.broker.administration.subscription_admin import SubscriptionAdmin
-    from penstock.broker.administration.tenants import Tenants
     from penstock.broker.administration.topic_admin import TopicAdmin
     from penstock.broker.administration.transaction_admin import TransactionAdmin
     from penstock.broker.configuration import Configuration
@@ -34,9 +31,8 @@ if TYPE_CHECKING:
     from penstock.broker.policies.permissions import Permissions
     from penstock.broker.stats.backlog_analysis import BacklogAnalysis
     from penstock.broker.stats.snapshot import Snapshots
-    from penstock.broker.stats.stats import TopicStats
-    from penstock.broker.stats.stats_internal import InternalStats
     from penstock.broker.stats.stats_partitioned import PartitionedStats
+    from penstock.broker.stats.topic_stats import InternalStats, TopicStats
     from penstock.broker.stats.why import Why
 
 
@@ -47,6 +43,7 @@ class Administration:
     access: Access
     health: Callable[[], Health]
     service: Service
+    backup: BackupAdmin
     configuration: Configuration
     quotas: ResourceQuotas
     resource_groups: ResourceGroups

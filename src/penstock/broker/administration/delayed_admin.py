@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.broker.administration.finder import Finder
     from penstock.broker.changes import Changes
     from penstock.broker.log_reads import LogReads
-    from penstock.broker.subscriptions.cursor_saves import CursorSaves
+    from penstock.broker.subscriptions.acknowledging import CursorSaves
     from penstock.broker.topics.topic import Topic
     from penstock.broker.topics.topic_states import TopicStates
     from penstock.core.clock import Clock

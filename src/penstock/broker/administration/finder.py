@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.broker.topics.directory import TopicDirectory
-    from penstock.broker.topics.namespace_resources import NamespaceResources
+    from penstock.broker.topics.namespaces import NamespaceResources
     from penstock.broker.topics.partitions import Partitions
     from penstock.broker.topics.placement import Placement
     from penstock.broker.topics.topic import Topic

@@ -6,37 +6,233 @@ Their policies are changed in `policy_admin`, their permissions in `permissions`
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker.administration.entities import check_name, is_taken
-from penstock.broker.administration.lookup_admin import bundle_index
+from penstock.broker.administration.service import bundle_index
 from penstock.broker.elsewhere import of_namespace
-from penstock.broker.policies.group_quotas import OF_NAMESPACE, RESOURCE_GROUP
+from penstock.broker.policies.policy_values import OF_NAMESPACE, OF_TENANT, RESOURCE_GROUP
 from penstock.broker.topics.deleting import DOMAINS
-from penstock.broker.topics.namespace_resources import bundles
+from penstock.broker.topics.namespaces import bundles
 from penstock.broker.topics.partitions import in_turns
-from penstock.core.errors import AlreadyExists, NotAllowed, NotFound, PreconditionFailed
-from penstock.core.names import TopicName
+from penstock.core.errors import AlreadyExists, NamespaceNotFound, NotAllowed, NotFound, PreconditionFailed
+from penstock.core.names import NamespaceName, TopicName, check_entity
 from penstock.core.system_topics import is_system_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
-    from penstock.broker.administration.clusters import Clusters
     from penstock.broker.changes import Changes, Submit
     from penstock.broker.elsewhere import Elsewhere
     from penstock.broker.limits import BrokerLimits
     from penstock.broker.policies.policies import PolicyService
     from penstock.broker.topics.deleting import Deleting
     from penstock.broker.topics.directory import TopicDirectory
-    from penstock.broker.topics.namespace_resources import NamespaceResources
+    from penstock.broker.topics.namespaces import NamespaceResources
     from penstock.broker.topics.partitions import Partitions
     from penstock.broker.topics.placement import Placement
     from penstock.broker.topics.topic_life import TopicLife
-    from penstock.core.names import NamespaceName
+    from penstock.core.service_urls import Addresses
     from penstock.storage.catalog import Catalog
+
+
+# -- checks shared by the creation of clusters, tenants and namespaces -------------------------------------------------
+
+
+def check_name(name: str, refusal: str) -> None:
+    """Raises PreconditionFailed, with a text that starts with `refusal`, for a name that cannot be given."""
+    try:
+        check_entity(name)
+    except ValueError as error:
+        raise PreconditionFailed(f"{refusal}: {error}") from error
+
+
+def is_taken(stored: Mapping[str, Any] | None, limits: BrokerLimits) -> bool:
+    """Whether a cluster, tenant or namespace exists, so that it cannot be created.
+
+    With authorization, Pulsar has no tenant `public` and no own cluster until a superuser creates them, and set-up
+    scripts begin with that. Here they exist from the start, but can be created as long as nothing was set for them.
+    """
+    return stored is not None and bool(stored or not limits.access.authorizing)
+
+
+# -- admin operations on tenants: their admin roles and allowed clusters -----------------------------------------------
+
+
+class Tenants:
+    """Tenants, stored as Pulsar's TenantInfo: {"adminRoles": [...], "allowedClusters": [...]}."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        changes: Changes,
+        resources: NamespaceResources,
+        clusters: Clusters,
+        namespaces: Namespaces,
+        limits: Callable[[], BrokerLimits],
+        revoke: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self._catalog = catalog
+        self._changes = changes
+        self._resources = resources
+        self._clusters = clusters
+        self._namespaces = namespaces
+        self._limits = limits
+        self._revoke = revoke  # disconnects clients of a tenant that are no longer authorized
+
+    def names(self) -> list[str]:
+        return sorted(self._catalog.tenants())
+
+    def get(self, tenant: str) -> dict[str, Any]:
+        """TenantInfo of a tenant. Raises TenantNotFound."""
+        self._resources.check_tenant(tenant)
+        stored = self._catalog.tenants()[tenant]
+        return {
+            "adminRoles": list(stored.get("adminRoles") or ()),
+            # Tenants that penstock creates itself are allowed in its own cluster.
+            "allowedClusters": list(stored.get("allowedClusters") or (self._clusters.own,)),
+        }
+
+    async def create(self, tenant: str, info: Mapping[str, Any]) -> None:
+        """Create a tenant. Raises AlreadyExists, or PreconditionFailed for invalid values."""
+        check_name(tenant, "Tenant name is not valid")
+        stored = self._checked(info)
+
+        def put() -> Submit:
+            before = self._catalog.tenants().get(tenant)
+            if is_taken(before, self._limits()):
+                raise AlreadyExists("Tenant already exist")
+            return partial(self._catalog.put_tenant, tenant, stored, expected=before)
+
+        await self._changes.store_alone(put)
+
+    async def update(self, tenant: str, info: Mapping[str, Any]) -> None:
+        """Replace a TenantInfo. Raises TenantNotFound, PreconditionFailed."""
+        self._resources.check_tenant(tenant)
+        stored = self._checked(info)
+
+        def put() -> Submit:
+            self._resources.check_tenant(tenant)
+            # TenantInfo does not mention the resource group: it stays.
+            before = self._catalog.tenants()[tenant]
+            kept = {key: value for key, value in before.items() if key == OF_TENANT}
+            return partial(self._catalog.put_tenant, tenant, {**stored, **kept}, expected=before)
+
+        await self._changes.store_alone(put)
+        await self._revoke(tenant)
+
+    async def delete(self, tenant: str, *, force: bool = False) -> None:
+        """Delete a tenant; with `force`, including its namespaces and topics.
+
+        Raises:
+            TenantNotFound: it does not exist.
+            NotAllowed: `force` is set, and `forceDeleteTenantAllowed` is off.
+            AlreadyExists: it has namespaces.
+        """
+        if force and not self._limits().force_delete_tenant:
+            raise NotAllowed("Broker doesn't allow forced deletion of tenants")
+        self._resources.check_tenant(tenant)
+        if force:
+            for namespace in self._namespaces.names(tenant):
+                with contextlib.suppress(NamespaceNotFound):  # Another request is deleting it.
+                    await self._namespaces.delete_with_topics(NamespaceName.parse(namespace))
+
+        def delete() -> Submit:
+            if self._namespaces.names(tenant):
+                raise AlreadyExists("The tenant still has active namespaces")
+            return partial(self._catalog.delete_tenant, tenant)
+
+        await self._changes.store_alone(delete)
+
+    def _checked(self, info: Mapping[str, Any]) -> dict[str, Any]:
+        """Check a TenantInfo and fill in missing fields. Raises PreconditionFailed."""
+        roles = list(info.get("adminRoles") or ())
+        if any(role.strip() != role for role in roles):
+            raise PreconditionFailed("AdminRoles contains whitespace in the beginning or end.")
+        clusters = list(info.get("allowedClusters") or ())
+        if not clusters or not all(cluster.strip() for cluster in clusters):
+            raise PreconditionFailed("Clusters can not be empty")
+        if not set(clusters) <= set(self._clusters.names()):
+            raise PreconditionFailed("Clusters do not exist")
+        return {"adminRoles": sorted(set(roles)), "allowedClusters": sorted(set(clusters))}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Admin operations on clusters: the broker's own, and others that an administrator has created.
+#
+# They raise `core.errors` with Pulsar's texts and statuses, and return copies, like all of administration.
+
+KIND: Final = "cluster"  # the kind of a cluster's document
+
+
+class Clusters:
+    """The broker's own cluster, and the created ones."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        changes: Changes,
+        limits: Callable[[], BrokerLimits],
+        addresses: Addresses,
+    ) -> None:
+        self._catalog = catalog
+        self._changes = changes
+        self._limits = limits
+        self._addresses = addresses
+
+    @property
+    def own(self) -> str:
+        return self._limits().cluster_name
+
+    def names(self) -> list[str]:
+        return sorted({self.own, *self._catalog.documents(KIND)})
+
+    def get(self, cluster: str) -> dict[str, Any]:
+        """ClusterData of a cluster. Raises NotFound."""
+        self._check(cluster)
+        stored = dict(self._catalog.documents(KIND).get(cluster) or {})
+        if cluster == self.own:
+            web, service = self._addresses.web, self._addresses.service
+            stored.setdefault("serviceUrl", web.plain or None)
+            stored.setdefault("serviceUrlTls", web.tls)
+            stored.setdefault("brokerServiceUrl", service.plain or None)
+            stored.setdefault("brokerServiceUrlTls", service.tls)
+        return stored
+
+    async def create(self, cluster: str, data: Mapping[str, Any]) -> None:
+        """Create a cluster. Raises AlreadyExists, PreconditionFailed."""
+        check_name(cluster, "Cluster name is not valid")
+        ours: dict[str, Any] | None = {} if cluster == self.own else None
+        if is_taken(self._catalog.documents(KIND).get(cluster, ours), self._limits()):
+            raise AlreadyExists("Cluster already exists")
+        await self._put(cluster, data)
+
+    async def update(self, cluster: str, data: Mapping[str, Any]) -> None:
+        """Replace the data of a cluster. Raises NotFound."""
+        self._check(cluster)
+        await self._put(cluster, data)
+
+    async def delete(self, cluster: str) -> None:
+        """Delete a cluster. Raises NotFound, or PreconditionFailed while it has namespaces."""
+        self._check(cluster)
+        namespaces = self._catalog.namespaces().values()
+        used = any(cluster in (policies.get("replication_clusters") or ()) for policies in namespaces)
+        if used or cluster == self.own:
+            raise PreconditionFailed("Cluster not empty")
+        await self._changes.stored(lambda done: self._catalog.put_document(KIND, cluster, None, done))
+
+    async def _put(self, cluster: str, data: Mapping[str, Any]) -> None:
+        stored = {key: value for key, value in data.items() if value is not None}
+        await self._changes.stored(lambda done: self._catalog.put_document(KIND, cluster, stored, done))
+
+    def _check(self, cluster: str) -> None:
+        if cluster not in self.names():
+            raise NotFound("Cluster does not exist")
+
 
 BUNDLES_MAX: Final = 2**32 - 1
 

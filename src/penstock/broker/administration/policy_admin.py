@@ -15,7 +15,7 @@ from penstock.core.errors import AuthorizationFailed, NotAllowed, PreconditionFa
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.broker.administration.clusters import Clusters
+    from penstock.broker.administration.namespaces import Clusters
     from penstock.broker.limits import BrokerLimits
     from penstock.broker.policies.policies import PolicyService
     from penstock.broker.policies.shapes import Json

@@ -11,8 +11,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, TypedDict
 
-from penstock.broker.administration.entities import check_name
-from penstock.broker.policies.group_quotas import (
+from penstock.broker.administration.namespaces import check_name
+from penstock.broker.policies.policy_values import (
     MEMBERS,
     OF_NAMESPACE,
     OF_TENANT,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.changes import Changes, Submit
     from penstock.broker.policies.policies import PolicyService
-    from penstock.broker.topics.namespace_resources import NamespaceResources
+    from penstock.broker.topics.namespaces import NamespaceResources
     from penstock.core.clock import Clock
     from penstock.core.names import NamespaceName
     from penstock.governance.resource_group import ClassLimiter
@@ -101,7 +101,7 @@ class ResourceGroups:
         found.observe(quota, self._clock.monotonic_ns())
 
     def observed(self, group: str) -> dict[str, Observed | None]:
-        """What an observed quota has done, by class of traffic; None: not observed. Raises NotFound."""
+        """Return the effect of an observed quota, by class of traffic; None: not observed. Raises NotFound."""
         found, now_ns = self._in_use(group), self._clock.monotonic_ns()
         if found is None:
             return {"publish": None, "dispatch": None}
@@ -185,7 +185,7 @@ class ResourceGroups:
 
 
 class Observed(TypedDict):
-    """What a quota would have done since it is observed; limits per second, -1: none."""
+    """Effect of an observed quota, if it were enforced; limits per second, -1: none."""
 
     shareInMsgs: float
     shareInBytes: float

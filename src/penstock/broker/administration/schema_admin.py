@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.policies.policies import PolicyService
     from penstock.broker.schemas.schema_registry import SchemaRegistry, StoredSchema
-    from penstock.broker.topics.namespace_resources import NamespaceResources
+    from penstock.broker.topics.namespaces import NamespaceResources
     from penstock.core.names import TopicName
 
 

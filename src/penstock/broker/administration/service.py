@@ -3,28 +3,195 @@
 
 from __future__ import annotations
 
+import asyncio
+import zlib
+from bisect import bisect_right
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from penstock.core.errors import NotAllowed, NotFound, ServiceNotReady
+from penstock.broker.topics.listing import Wanted
+from penstock.core.errors import NotAllowed, NotFound, PreconditionFailed, ServiceNotReady
 from penstock.core.names import NamespaceName
+from penstock.core.units import NS_PER_MS
+from penstock.net.listing_memory import LimitType, Owner
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
     from pathlib import Path
 
     from penstock.broker.elsewhere import Elsewhere
     from penstock.broker.health import Health
     from penstock.broker.limits import BrokerLimits
     from penstock.broker.periodic_checks import PeriodicChecks
-    from penstock.broker.topics.namespace_resources import NamespaceResources
+    from penstock.broker.stats import shapes
+    from penstock.broker.topics.listing import Mode
+    from penstock.broker.topics.listing_blocks import Listing
+    from penstock.broker.topics.namespaces import NamespaceResources
+    from penstock.broker.topics.placement import Placement
+    from penstock.broker.topics.shared_listings import SharedListings
     from penstock.broker.topics.topic import Topic
+    from penstock.core.clock import Clock
     from penstock.core.membership import Membership
+    from penstock.core.names import TopicName
     from penstock.core.service_urls import Addresses
+    from penstock.net.listener import Connections
+    from penstock.net.listing_memory import TopicListLimits, TopicListMemoryLimiter
     from penstock.storage.catalog import Catalog
 
     Json = dict[str, Any]
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Topic lookups over HTTP.
+#
+# Clients of the binary protocol are answered in `commands.discovery`.
+
+
+class LookupAdmin:
+    """Lookups, of the topics of all brokers.
+
+    Args:
+        resources: checks tenants and namespaces.
+        check_serving: raises ServiceNotReady, which names the topic, when topics are no longer served.
+        placement: knows the broker of each topic.
+    """
+
+    def __init__(
+        self,
+        *,
+        resources: NamespaceResources,
+        check_serving: Callable[[TopicName], None],
+        placement: Placement,
+    ) -> None:
+        self._resources = resources
+        self._check_serving = check_serving
+        self._placement = placement
+
+    def of_topic(self, name: TopicName, listener: str | None = None) -> dict[str, str | None]:
+        """Service URLs of a topic, whether or not it exists.
+
+        Raises:
+            ServiceNotReady: the broker is stopping, or the topic's broker is down.
+            TenantNotFound, NamespaceNotFound: its tenant or namespace does not exist.
+            PreconditionFailed: there is no such listener.
+        """
+        self._check_serving(name)
+        self._resources.check_namespace(name.namespace_name)
+        addresses = self._placement.addresses(name)
+        urls, web_urls = addresses.service, addresses.web
+        if listener is not None and listener.strip():
+            named = addresses.listeners.get(listener)
+            if named is None:
+                raise PreconditionFailed(f"the broker do not have {listener} listener")
+            urls = named
+        return {
+            "brokerUrl": urls.plain,
+            "brokerUrlTls": urls.tls,
+            "httpUrl": web_urls.plain,
+            "httpUrlTls": web_urls.tls,
+            "nativeUrl": urls.plain,
+        }
+
+    def bundle_of_topic(self, name: TopicName) -> str:
+        """The bundle of a topic, as the range that contains the CRC-32 of its name."""
+        bounds = self._resources.bundle_boundaries(name.namespace_name)
+        at = bundle_index([int(bound, 16) for bound in bounds], str(name))
+        return f"{bounds[at]}_{bounds[at + 1]}"
+
+
+def bundle_index(bounds: list[int], topic: str) -> int:
+    """Index of the bundle of a topic, given by its full name."""
+    return min(bisect_right(bounds, zlib.crc32(topic.encode())), len(bounds) - 1) - 1
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Topic listings for the admin API, and the memory that listings use.
+#
+# Why lists are lent: the response is written on another thread, which may be slow. Until it is written, the list stays
+# charged as for a client of the binary protocol (PIP-442): heap memory while it is held, direct memory for the
+# response. Why memory is shown: a waiting or refused listing should be explained by numbers and names (PIP-442 has
+# metrics only, without names). Where: routes borrow lists through `admin.responses`, which cancels the loan when the
+# request ends; the reference on topic listings explains each member of `memory`.
+
+# Maximum number of waiting requests shown.
+SHOWN_MAX: Final = 100
+
+
+class ListingAdmin:
+    """Topic listings, and their memory."""
+
+    def __init__(
+        self,
+        *,
+        shared: SharedListings,
+        limiter: TopicListMemoryLimiter,
+        limits: Callable[[], TopicListLimits],
+        connections: Connections,
+        clock: Clock,
+        resources: NamespaceResources,
+    ) -> None:
+        self._shared = shared
+        self._limiter = limiter
+        self._limits = limits
+        self._connections = connections
+        self._clock = clock
+        self._resources = resources
+
+    async def lend(
+        self, namespace: NamespaceName, mode: Mode, lend: Callable[[Listing], None], *, system: bool = False
+    ) -> None:
+        """Call `lend` with the topics of a namespace, partitions one by one; keep the list until cancelled.
+
+        Raises:
+            TenantNotFound, NamespaceNotFound: there is no such namespace.
+            PermitError, TooManyRequests: there was no memory in time.
+        """
+        self._resources.check_namespace(namespace)
+        limits = self._limits()
+        deadline_ns = self._clock.monotonic_ns() + max(limits.heap_timeout_ns, limits.direct_timeout_ns)
+        owner = Owner(namespace.tenant, object())  # each request is an owner of its own
+        wanted = Wanted(str(namespace), mode, system=system)
+        async with (
+            self._shared.of(wanted).asked(owner, deadline_ns) as listing,
+            self._limiter.with_acquired_permits(
+                listing.written_bytes, LimitType.DIRECT_MEMORY, owner=owner, deadline_ns=deadline_ns
+            ),
+        ):
+            lend(listing)
+            await asyncio.Future()
+
+    def memory(self) -> shapes.ListingMemories:
+        """Current use of both memories by listings, and the waiting requests."""
+        return {"heap": self._memory(LimitType.HEAP_MEMORY), "direct": self._memory(LimitType.DIRECT_MEMORY)}
+
+    def _memory(self, kind: LimitType) -> shapes.ListingMemory:
+        both = self._shared.snapshot()
+        seen = both.heap if kind is LimitType.HEAP_MEMORY else both.direct
+        return {
+            "limitBytes": seen.permits_max,
+            "usedBytes": seen.acquired,
+            "queueSize": seen.queue_size,
+            "queueMaxSize": seen.queue_max,
+            "timeoutMillis": seen.timeout_ns // NS_PER_MS,
+            "longestWaitMillis": seen.oldest_wait_ns // NS_PER_MS,
+            "timeouts": seen.timeouts_total,
+            "refusedQueueFull": seen.queue_full_total,
+            "refusedBeyondLimit": seen.beyond_limit_total,
+            "cancelled": seen.cancelled_total,
+            "waiting": self._waiting(kind) if seen.queue_size else [],
+        }
+
+    def _waiting(self, kind: LimitType) -> list[shapes.WaitingListing]:
+        peers: dict[Hashable, str] = {connection.id: connection.peer for connection in self._connections.all()}
+        return [
+            {
+                "tenant": one.owner.tenant,
+                "address": peers.get(one.owner.connection),
+                "wantsBytes": one.wants,
+                "hasBytes": one.has,
+                "waitedMillis": one.waited_ns // NS_PER_MS,
+            }
+            for one in self._limiter.limiter(kind).waiting(SHOWN_MAX)
+        ]
 
 
 class LocalBrokerData(NamedTuple):
@@ -40,7 +207,7 @@ class LocalBrokerData(NamedTuple):
 
 
 class Service:
-    """This broker, and what it knows of the others. A broker's id is host and port of its admin API."""
+    """The broker, and its knowledge of the others. A broker's id is host and port of its admin API."""
 
     def __init__(
         self,
@@ -96,6 +263,10 @@ class Service:
         self._number(broker_id)
         status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
         return dict.fromkeys(self.local_broker_data().bundles, status)
+
+    async def catch_up(self) -> None:
+        """As `Elsewhere.catch_up`."""
+        await self._elsewhere.catch_up()
 
     async def check_healthy(self, broker_id: str | None) -> None:
         """Raises ServiceNotReady if a broker is not healthy, NotFound for an unknown id; None means this broker."""

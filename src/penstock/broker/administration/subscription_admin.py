@@ -23,7 +23,7 @@ from penstock.core.errors import (
 )
 from penstock.core.names import COMPACTION_SUBSCRIPTION, TopicName
 from penstock.core.position import EARLIEST, LATEST
-from penstock.storage.ack_sets import WORD_BITS, WORDS_MAX
+from penstock.storage.cursor import WORD_BITS, WORDS_MAX
 from penstock.wire import metadata
 from penstock.wire.errors import ProtocolError
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.broker.elsewhere import Elsewhere
     from penstock.broker.log_reads import LogReads
     from penstock.broker.policies.retention import Retention
-    from penstock.broker.subscriptions.cursor_saves import CursorSaves
+    from penstock.broker.subscriptions.acknowledging import CursorSaves
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.broker.topics.compaction import Compactor
     from penstock.broker.topics.directory import TopicDirectory

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.broker.policies.retention import Retention
     from penstock.broker.topics.compaction import Compactor
     from penstock.broker.topics.directory import TopicDirectory
-    from penstock.broker.topics.namespace_resources import NamespaceResources
+    from penstock.broker.topics.namespaces import NamespaceResources
     from penstock.broker.topics.partitions import Partitions
     from penstock.broker.topics.topic import Topic
     from penstock.broker.topics.topic_life import TopicLife

@@ -14,32 +14,38 @@ from penstock.core.errors import TransactionNotFound
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from penstock.broker.administration.finder import Finder
     from penstock.broker.topics.directory import TopicDirectory
     from penstock.broker.transactions.coordinator import Coordinator
     from penstock.broker.transactions.transaction import Transaction
     from penstock.core.clock import Clock
+    from penstock.core.names import TopicName
     from penstock.core.transaction_id import TransactionId
 
 
 class TransactionAdmin:
     """Admin operations on transactions."""
 
-    def __init__(self, coordinator: Coordinator, topics: TopicDirectory, clock: Clock) -> None:
+    def __init__(self, coordinator: Coordinator, topics: TopicDirectory, finder: Finder, clock: Clock) -> None:
         self._coordinator = coordinator
         self._topics = topics
+        self._finder = finder
         self._clock = clock
 
     def coordinators(self) -> Mapping[str, Mapping[str, Any]]:
         """Statistics of the coordinators, by number. Raises NotAllowed."""
-        self._coordinator.check_enabled()
+        return {str(OWN): self.coordinator(OWN)}
+
+    def coordinator(self, number: int) -> Mapping[str, Any]:
+        """Statistics of one coordinator. Raises NotAllowed, CoordinatorNotFound."""
+        self._coordinator.check_here(number)
         ids = [one.id.number for one in self._coordinator.open_ones()]
-        stats = {
+        return {
             "state": "Ready",
             "leastSigBits": max(ids, default=0),
             "lowWaterMark": min(ids, default=0),
             "ongoingTxnSize": len(ids),
         }
-        return {str(OWN): stats}
 
     def slow(self, timeout_ms: int) -> Mapping[str, Mapping[str, Any]]:
         """The transactions that have been open for longer than this, oldest first. Raises NotAllowed."""
@@ -61,6 +67,45 @@ class TransactionAdmin:
         self._coordinator.check_enabled()
         await self._coordinator.end(transaction, None, commit=False)
 
+    # -- in one topic
+
+    async def buffer(self, name: TopicName) -> Mapping[str, Any]:
+        """Statistics of the transactions in a topic. Raises NotAllowed, and as `Finder.topic`."""
+        self._coordinator.check_enabled()
+        topic = await self._finder.topic(name, "Transactions of a topic")
+        entries = topic.transactions
+        return {
+            "state": "Ready" if entries is not None else "NoSnapshot",
+            "maxReadPosition": f"{topic.ledger_id}:{topic.last_entry_id}",
+            "ongoingTxnSize": len(entries.open) if entries is not None else 0,
+        }
+
+    async def in_buffer(self, name: TopicName, transaction: TransactionId) -> Mapping[str, Any]:
+        """Where a transaction begins in a topic; nothing if it has sent nothing there. Raises as `buffer`."""
+        self._coordinator.check_enabled()
+        topic = await self._finder.topic(name, "Transactions of a topic")
+        return self._first_entry(transaction, topic.text, topic.ledger_id)
+
+    async def pending_acks(self, name: TopicName, subscription: str) -> Mapping[str, Any]:
+        """Statistics of the transactions in a subscription. Raises NotAllowed, and as `Finder.subscription`."""
+        self._coordinator.check_enabled()
+        found = await self._finder.subscription(name, subscription, "Acknowledgements in transactions")
+        count = len(found.transactional.pending)
+        return {"state": "Ready" if count else "None", "ongoingTxnSize": count}
+
+    async def in_pending_acks(
+        self, name: TopicName, subscription: str, transaction: TransactionId
+    ) -> Mapping[str, Any]:
+        """Up to where a transaction has acknowledged all; nothing if it has not. Raises as `pending_acks`."""
+        self._coordinator.check_enabled()
+        found = await self._finder.subscription(name, subscription, "Acknowledgements in transactions")
+        acks = found.transactional.pending.get(transaction)
+        if acks is None or acks.through < 0:
+            return {}
+        return {"cumulativeAckPosition": f"{found.topic.ledger_id}:{acks.through}"}
+
+    # -- inside
+
     def _described(self, transaction: Transaction) -> Mapping[str, Any]:
         produced: dict[str, Any] = {}
         acked: dict[str, dict[str, Any]] = {}
@@ -68,7 +113,7 @@ class TransactionAdmin:
             if part.subscription:
                 acked.setdefault(part.topic, {})[part.subscription] = {}
             else:
-                produced[part.topic] = self._first_entry(transaction, part.topic, part.ledger_id)
+                produced[part.topic] = self._first_entry(transaction.id, part.topic, part.ledger_id)
         return {
             "txnId": str(transaction.id),
             "status": transaction.status,
@@ -79,8 +124,8 @@ class TransactionAdmin:
             "ackedPartitions": acked,
         }
 
-    def _first_entry(self, transaction: Transaction, topic: str, ledger_id: int) -> Mapping[str, Any]:
+    def _first_entry(self, transaction: TransactionId, topic: str, ledger_id: int) -> Mapping[str, Any]:
         loaded = self._topics.get(topic)
         entries = loaded.transactions if loaded is not None and loaded.ledger_id == ledger_id else None
-        ranges = entries.open.get(transaction.id) if entries is not None else None
+        ranges = entries.open.get(transaction) if entries is not None else None
         return {"startPosition": f"{ledger_id}:{ranges[0][0]}", "aborted": False} if ranges else {}

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
     from penstock.broker.access import Access
     from penstock.broker.commands.consumers import Consumers
-    from penstock.broker.commands.discovery import Discovery
     from penstock.broker.commands.handshake import Handshake
-    from penstock.broker.commands.last_message import LastMessage
+    from penstock.broker.commands.lookups import Discovery, LastMessage
     from penstock.broker.commands.producers import Producers
     from penstock.broker.commands.schemas import Schemas
     from penstock.broker.commands.session import Handler
@@ -31,9 +30,9 @@ if TYPE_CHECKING:
     from penstock.broker.transactions.coordinator import Coordinator
     from penstock.core.clock import Clock
     from penstock.governance.budget import Row
-    from penstock.governance.command_memory import CommandMemory
+    from penstock.governance.memory_pool import CommandMemory
     from penstock.net.connection import Connection
-    from penstock.net.topic_list_limiter import TopicListMemoryLimiter
+    from penstock.net.listing_memory import TopicListMemoryLimiter
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from penstock.broker.commands import session_memory
 from penstock.broker.commands.schemas import schema_in
 from penstock.broker.schemas.checks.model import SchemaType
 from penstock.broker.subscriptions.consumer import Consumer
-from penstock.broker.subscriptions.key_shared import AUTO_SPLIT, KeySharing
+from penstock.broker.subscriptions.key_ranges import AUTO_SPLIT, KeySharing
 from penstock.broker.subscriptions.state import EXCLUSIVE, FAILOVER, KEY_SHARED, TYPE_NAMES
 from penstock.broker.subscriptions.subscription import subscription_of
 from penstock.broker.topics.topic import subscribed_topic

@@ -2,7 +2,7 @@
 """Producer commands: PRODUCER and CLOSE_PRODUCER, and the queue of producers waiting for exclusive access.
 
 Where: called from the session's table of handlers. Messages go through `publish`. Access modes are decided in
-`access_modes`.
+`checks`.
 
 Invariants:
 - Nothing is awaited between a decision and its effect, so two producers never get the same place.
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from penstock.broker.access import Action
 from penstock.broker.commands import session_memory
 from penstock.broker.commands.schemas import schema_in
-from penstock.broker.publishing import publish_checks
-from penstock.broker.publishing.access_modes import AccessMode, Hold, Join, Waiting, decide, next_epoch
+from penstock.broker.publishing import checks
+from penstock.broker.publishing.checks import AccessMode, Hold, Join, Waiting, decide, next_epoch
 from penstock.broker.publishing.producer import Producer
 from penstock.core.errors import (
     MetadataFailed,
@@ -183,7 +183,7 @@ class Producers:
         if not session.producers:
             # A connection is accounted to the tenant of its first producer.
             session.connection.assign(topic.name.tenant)
-        producer.careful = publish_checks.is_careful(producer)
+        producer.careful = checks.is_careful(producer)
         topic.producers[producer.name] = producer
         session.producers[producer.producer_id] = producer
         session.closed_producers.pop(producer.producer_id, None)

@@ -20,9 +20,8 @@ from penstock.broker.publishing.publish import Publish
 from penstock.broker.subscriptions.subscription import subscription_of
 from penstock.core.errors import MetadataFailed, PenstockError
 from penstock.groups.held_sends import HeldSends
-from penstock.net.keep_alive import KeepAlive
-from penstock.net.requests import Requests
-from penstock.wire import codec, refusals
+from penstock.net.keep_alive import KeepAlive, Requests
+from penstock.wire import bounds, codec
 from penstock.wire.events import AckRun, Command, Flow, PublishRun, RefusedCommand, UnknownCommand
 
 if TYPE_CHECKING:
@@ -38,15 +37,13 @@ if TYPE_CHECKING:
     from penstock.broker.log_reads import LogReads
     from penstock.broker.publishing.producer import Producer
     from penstock.broker.publishing.publish import PublishServices
-    from penstock.broker.subscriptions.consumer import Consumer
-    from penstock.broker.subscriptions.ports import ConsumedSubscription
+    from penstock.broker.subscriptions.consumer import ConsumedSubscription, Consumer
     from penstock.broker.topics.watchers import TopicListWatcher
     from penstock.broker.transactions.coordinator import Coordinator
     from penstock.core.clock import Clock
     from penstock.core.transaction_id import TransactionId
     from penstock.governance.budget import Row
-    from penstock.governance.command_memory import CommandMemory
-    from penstock.governance.memory_pool import Lease
+    from penstock.governance.memory_pool import CommandMemory, Lease
     from penstock.net.connection import Connection
     from penstock.wire.events import Event
 
@@ -167,6 +164,7 @@ class Session:
         self._keep_alive.heard()
         self.requests.close()
         self.detach_all()
+        self.held = None  # It refers back.
         self._services.closed(self, reason)
 
     def detach_all(self) -> None:
@@ -235,7 +233,7 @@ class Session:
     def _refuse(self, refused: RefusedCommand) -> None:
         """Answer a command that exceeds a bound, or close the connection if it has no answer."""
         self._services.refused(self.connection.peer.rpartition(":")[0], refused.type)
-        answer = refusals.answer(refused)
+        answer = bounds.answer(refused)
         connecting = refused.type == Type.CONNECT
         if answer is None or connecting == self.connected:  # CONNECT was sent twice, or not yet.
             self.connection.close(refused.text)
@@ -248,7 +246,7 @@ class Session:
 
     @property
     def payer_role(self) -> str | None:
-        """Whose client this is: the proven role, behind a proxy the original one; None without authentication."""
+        """Role of the client: the proven one, behind a proxy the original one; None without authentication."""
         return self.role if self.original_role is None else self.original_role
 
     @property
@@ -270,8 +268,8 @@ class Session:
             self.held = HeldSends(self, publishing.held, submit=self._publish, release=publishing.release)
         return self.held
 
-    def _publish(self, run: PublishRun, lease: Lease) -> None:
-        Publish(self._services.publishing, self, lease).submit(run)
+    def _publish(self, run: PublishRun, lease: Lease, received_ns: int) -> None:
+        Publish(self._services.publishing, self, lease, received_ns).submit(run)
 
     def remember_closed(self, producer_id: int) -> None:
         """Ignore SENDs of this producer that are still in flight."""

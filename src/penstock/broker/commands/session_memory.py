@@ -21,7 +21,7 @@ from penstock.core.units import KIB
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.broker.subscriptions.key_shared import KeySharing
+    from penstock.broker.subscriptions.key_ranges import KeySharing
     from penstock.governance.budget import Row
 
 OBJECT_BYTES: Final = KIB

@@ -7,16 +7,122 @@ and snapshots iterate over them.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections import Counter
 from collections.abc import Collection
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from penstock.broker.access.actions import Action
+from penstock.broker.commands.handshake import NO_REQUEST
+from penstock.core.errors import AuthorizationFailed, WireCode
+from penstock.core.names import NamespaceName
 from penstock.governance.holds import HoldKind
+from penstock.wire import codec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from penstock.broker.access import Access
     from penstock.broker.commands.session import Session
+    from penstock.broker.limits import BrokerLimits
+    from penstock.broker.publishing.producer import Producer
+    from penstock.broker.subscriptions.consumer import Consumer
+    from penstock.broker.topics.watchers import TopicListWatcher
+    from penstock.net.listener import Connections
+
+
+# -- limits of connections per broker and per client address -----------------------------------------------------------
+
+
+def refusal(limits_now: Callable[[], BrokerLimits], connections: Connections, address: str) -> bytes | None:
+    """The error frame for a new connection from this address that exceeds a limit; None if it is admitted."""
+    limits = limits_now()
+    if 0 < limits.connections_max <= len(connections):
+        text = "Reached the maximum number of connections"
+    elif 0 < limits.connections_per_address_max <= connections.of_address(address):
+        text = f"Reached the maximum number of connections on address {address}"
+    else:
+        return None
+    return codec.error(NO_REQUEST, WireCode.NOT_ALLOWED_ERROR, text)
+
+
+# -- disconnects producers, consumers and watchers whose permission was revoked ----------------------------------------
+
+log = logging.getLogger(__name__)
+
+# Clients checked in one turn of the loop.
+_PORTION: Final = 200
+
+
+class Revocation:
+    """Ends unauthorized producers, consumers and watchers. All methods are called on the event loop."""
+
+    def __init__(self, access: Access, sessions: Iterable[Session]) -> None:
+        self._access = access
+        self._sessions = sessions
+
+    async def disconnect_unauthorized(self, tenant: str | None = None, namespace: str | None = None) -> None:
+        """Disconnect clients that are no longer authorized: everywhere, in a tenant, or in a namespace."""
+        if not self._access.enabled:
+            return
+        checks = [
+            partial(_check_producer, session, producer)
+            for session in self._sessions
+            for producer in session.producers.values()
+            if _is_in(producer.topic.name.namespace_name, tenant, namespace)
+        ]
+        checks += [
+            partial(_check_consumer, session, consumer)
+            for session in self._sessions
+            for consumer in session.consumers.values()
+            if _is_in(consumer.subscription.topic.name.namespace_name, tenant, namespace)
+        ]
+        checks += [
+            partial(_check_watcher, session, watcher)
+            for session in self._sessions
+            for watcher in session.watchers.values()
+            if _is_in(NamespaceName.parse(watcher.namespace), tenant, namespace)
+        ]
+        for done, check in enumerate(checks, start=1):
+            try:
+                check()
+            except AuthorizationFailed as error:
+                log.info("a client was disconnected from its topic: %s", error)
+            if done % _PORTION == 0:
+                await asyncio.sleep(0)
+
+
+def _is_in(name: NamespaceName, tenant: str | None, namespace: str | None) -> bool:
+    return tenant in {None, name.tenant} and namespace in {None, name.namespace}
+
+
+def _check_producer(session: Session, producer: Producer) -> None:
+    try:
+        session.require(Action.PRODUCE, producer.topic.name)
+    except AuthorizationFailed:
+        if session.producers.get(producer.producer_id) is producer:
+            session.disconnect_producer(producer)
+        raise
+
+
+def _check_consumer(session: Session, consumer: Consumer) -> None:
+    subscription = consumer.subscription
+    try:
+        session.require(Action.CONSUME, subscription.topic.name, subscription=subscription.name)
+    except AuthorizationFailed:
+        if session.consumers.get(consumer.consumer_id) is consumer:
+            session.disconnect_consumer(consumer)
+        raise
+
+
+def _check_watcher(session: Session, watcher: TopicListWatcher) -> None:
+    try:
+        session.require(Action.LOOKUP, NamespaceName.parse(watcher.namespace))
+    except AuthorizationFailed as error:
+        session.connection.close(f"it may not watch {watcher.namespace} any more: {error}")
+        raise
 
 
 # Clients that are told apart; refusals of more are counted together.

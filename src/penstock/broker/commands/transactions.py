@@ -118,7 +118,7 @@ class Transactions:
 
 
 def owner_of(session: Session) -> str:
-    """Who opens the transactions of a session: the proven role, behind a proxy the original one."""
+    """Return the owner of a session's transactions: the proven role, behind a proxy the original one."""
     return session.payer_role or ""
 
 

@@ -10,28 +10,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.broker.administration.administration import Administration
-from penstock.broker.administration.clusters import Clusters
+from penstock.broker.administration.backup_admin import BackupAdmin
 from penstock.broker.administration.delayed_admin import DelayedAdmin
 from penstock.broker.administration.finder import Finder
-from penstock.broker.administration.listing_admin import ListingAdmin
-from penstock.broker.administration.lookup_admin import LookupAdmin
 from penstock.broker.administration.message_admin import MessageAdmin
-from penstock.broker.administration.namespaces import Namespaces
+from penstock.broker.administration.namespaces import Clusters, Namespaces, Tenants
 from penstock.broker.administration.policy_admin import PolicyAdmin
 from penstock.broker.administration.resource_groups import ResourceGroups
 from penstock.broker.administration.resource_quotas import ResourceQuotas
 from penstock.broker.administration.schema_admin import SchemaAdmin
-from penstock.broker.administration.service import Service
+from penstock.broker.administration.service import ListingAdmin, LookupAdmin, Service
 from penstock.broker.administration.subscription_admin import SubscriptionAdmin
-from penstock.broker.administration.tenants import Tenants
 from penstock.broker.administration.topic_admin import TopicAdmin
 from penstock.broker.administration.transaction_admin import TransactionAdmin
 from penstock.broker.elsewhere import NOWHERE
 from penstock.broker.stats.backlog_analysis import BacklogAnalysis
 from penstock.broker.stats.snapshot import Snapshots
-from penstock.broker.stats.stats import TopicStats
-from penstock.broker.stats.stats_internal import InternalStats
 from penstock.broker.stats.stats_partitioned import PartitionedStats
+from penstock.broker.stats.topic_stats import InternalStats, TopicStats
 from penstock.broker.stats.why import Why
 from penstock.stats.limit_holds import LimitHolds
 
@@ -83,6 +79,7 @@ def administration(broker: Broker, *, for_peers: bool = False) -> Administration
     internal_stats = InternalStats(stats=stats, quotas=broker.quotas, reads=reads, broker=placement.own)
     why = Why(
         topics=topics,
+        transactions=broker.transactions,
         resources=resources,
         partitions=partitions.count,
         quotas=broker.quotas,
@@ -115,6 +112,7 @@ def administration(broker: Broker, *, for_peers: bool = False) -> Administration
             shut_down=broker.shut_down,
             loop=broker.loop,
         ),
+        backup=BackupAdmin(log=broker.log, reads=reads, broker=placement.own, elsewhere=elsewhere),
         configuration=broker.configuration,
         quotas=ResourceQuotas(catalog=catalog, changes=changes, resources=resources),
         resource_groups=groups,
@@ -201,6 +199,7 @@ def administration(broker: Broker, *, for_peers: bool = False) -> Administration
             health=lambda: broker.health,
             membership=broker.membership,
             topics=broker.topics,
+            transactions=broker.transactions,
             lookups=broker.lookups,
             clients=broker.sessions,
             message_rates=broker.message_rates,
@@ -214,9 +213,10 @@ def administration(broker: Broker, *, for_peers: bool = False) -> Administration
             throttling=broker.throttling,
             recorder=broker.recorder,
             loop_turns=broker.loop_turns,
+            publish_times=broker.publish_times,
             clock=broker.clock,
             disk_space=broker.disk_space,
         ),
-        transactions=TransactionAdmin(broker.transactions, broker.topics, broker.clock),
+        transactions=TransactionAdmin(broker.transactions, broker.topics, finder, broker.clock),
         why=why,
     )

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.access.reports_only import ReportsOnly
 from penstock.broker.commands.commands import Commands
 from penstock.broker.commands.consumers import Consumers
-from penstock.broker.commands.discovery import Discovery
 from penstock.broker.commands.handshake import Handshake
-from penstock.broker.commands.last_message import LastMessage
+from penstock.broker.commands.lookups import Discovery, LastMessage
 from penstock.broker.commands.producers import Producers
 from penstock.broker.commands.schemas import Schemas
 from penstock.broker.commands.transactions import Transactions

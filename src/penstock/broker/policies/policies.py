@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.broker.access.authorization import GRANTS
-from penstock.broker.policies.group_quotas import OF_NAMESPACE, RESOURCE_GROUP, tenant_group
 from penstock.broker.policies.policy_defaults import defaults_of_records
 from penstock.broker.policies.policy_parts import BACKLOG_QUOTA
 from penstock.broker.policies.policy_table import POLICIES, EffectivePolicies, effective, policy
-from penstock.broker.policies.policy_values import QUOTA_AGE, QUOTA_SIZE
+from penstock.broker.policies.policy_values import OF_NAMESPACE, QUOTA_AGE, QUOTA_SIZE, RESOURCE_GROUP, tenant_group
 from penstock.broker.policies.unenforced_policies import EMPTY_NAMESPACE, UNENFORCED_OF_TOPICS
 from penstock.core.errors import NamespaceNotFound, NotAllowed, PreconditionFailed, TopicNotFound
 from penstock.core.names import TopicName, parent_text
@@ -29,14 +28,111 @@ from penstock.core.system_topics import is_record_topic
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence, Sized
 
     from penstock.broker.changes import Changes, Submit
     from penstock.broker.policies.policy_defaults import PolicyDefaults
     from penstock.broker.policies.policy_rows import Policy
-    from penstock.broker.policies.ports import TopicPort
     from penstock.broker.policies.shapes import Json
+    from penstock.governance.holds import Refusals
     from penstock.storage.catalog import Catalog
+    from penstock.storage.cursor import Cursor
+
+
+# -- what policies use of topics and subscriptions ---------------------------------------------------------------------
+
+
+class SubscribedPort(Protocol):
+    """A subscription's topic, as expiry uses it."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def ledger_id(self) -> int: ...
+
+    @property
+    def last_entry_id(self) -> int:
+        """The last durable entry."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was unloaded or deleted."""
+
+
+class SubscriptionPort(Protocol):
+    """A subscription, as retention and quotas use it."""
+
+    name: str
+    durable: bool
+    cursor: Cursor
+    idle_since_ns: int
+
+    @property
+    def topic(self) -> SubscribedPort: ...
+
+    @property
+    def consumers(self) -> Sized: ...
+
+    def acknowledge_through(self, entry_id: int, /) -> int:
+        """Acknowledge all entries up to this one; returns the number of entries."""
+
+    def expire_through(self, entry_id: int, /) -> int:
+        """Acknowledge all entries up to this one as expired; returns the number of entries."""
+
+
+class ProducerPort(Protocol):
+    """A producer, as limits of producers use it."""
+
+    name: str
+
+    @property
+    def address(self) -> str:
+        """Address of its client, as `host:port`."""
+
+
+class WritersPort(Protocol):
+    """A topic, as limits of producers use it."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def policies(self) -> EffectivePolicies: ...
+
+    @property
+    def system(self) -> bool: ...  # whether only brokers publish to it
+
+    @property
+    def producers(self) -> Mapping[str, ProducerPort]: ...
+
+
+class TopicPort(Protocol):
+    """A loaded topic, as policies use it."""
+
+    name: TopicName
+    text: str
+    persistent: bool
+    policies: EffectivePolicies
+    ledger_id: int
+    first_entry_id: int
+    last_entry_id: int
+    counted_before: int  # entries from here on are needed to count usage after a crash
+    closed: bool
+    refusals: Refusals | None  # of producers, by its backlog quotas, since one was admitted
+
+    @property
+    def subscriptions(self) -> Mapping[str, SubscriptionPort]: ...
+
+    @property
+    def producers(self) -> Mapping[str, ProducerPort]: ...
+
+    def first_needed(self) -> int | None:
+        """The first entry that a durable subscription needs, regardless of retention; None without one."""
+
+    def policies_changed(self) -> None:
+        """Apply the new value of `policies`."""
+
 
 # A change is applied to this many loaded topics in one turn of the loop.
 _TOPICS_PER_TURN: Final = 100

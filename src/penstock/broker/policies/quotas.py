@@ -14,8 +14,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
+from penstock.broker.policies.policies import TopicPort, WritersPort
 from penstock.broker.policies.policy_values import EVICTION, EXCEPTION
-from penstock.broker.policies.ports import TopicPort, WritersPort
 from penstock.core.errors import BacklogQuotaExceeded, BacklogQuotaHold, ProducerBusy
 from penstock.core.names import COMPACTION_SUBSCRIPTION
 from penstock.governance.holds import Refusals
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from penstock.broker.log_reads import LogReads
+    from penstock.broker.policies.policies import SubscriptionPort
     from penstock.broker.policies.policy_defaults import PolicyDefaults
     from penstock.broker.policies.policy_values import BacklogQuota
-    from penstock.broker.policies.ports import SubscriptionPort
     from penstock.broker.policies.retention import Retention
     from penstock.core.clock import Clock
     from penstock.core.errors import PenstockError

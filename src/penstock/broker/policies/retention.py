@@ -24,7 +24,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from penstock.broker.policies.ports import TopicPort
+from penstock.broker.policies.policies import TopicPort
 from penstock.core.errors import ServiceNotReady, SubscriptionNotFound, TopicNotFound
 from penstock.core.names import COMPACTION_SUBSCRIPTION
 from penstock.core.units import MIB, NS_PER_S
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from penstock.broker.changes import Changes
     from penstock.broker.log_reads import LogReads
+    from penstock.broker.policies.policies import SubscriptionPort
     from penstock.broker.policies.policy_table import EffectivePolicies
-    from penstock.broker.policies.ports import SubscriptionPort
     from penstock.core.clock import Clock
     from penstock.storage.catalog import Catalog
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What publishing needs of topics, sessions and delayed indexes.
+"""Topics, sessions and delayed indexes, as publishing uses them.
 
 Where: `Topic`, `Session` and `DelayedIndex` satisfy these protocols as they are.
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.broker.subscriptions.ports import ConsumerCounts
+from penstock.broker.subscriptions.consumer import ConsumerCounts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.broker.policies.policy_table import EffectivePolicies
-    from penstock.broker.publishing.access_modes import WriteAccess
+    from penstock.broker.publishing.checks import WriteAccess
     from penstock.broker.publishing.deduplication import TopicDeduplication
     from penstock.broker.publishing.limiters import DispatchRate
     from penstock.broker.publishing.producer import Producer
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.broker.subscriptions.tail import Tail
     from penstock.core.checksum import Buffer
+    from penstock.core.durations import Durations
     from penstock.core.names import TopicName
     from penstock.governance.resource_group import Amount
     from penstock.groups.adaptive_publish import AdaptivePublish, AdaptiveTopic
     from penstock.groups.group import Group
-    from penstock.groups.publish_limit import PublishLimit
+    from penstock.groups.limit import PublishLimit
     from penstock.net.connection import Connection
     from penstock.storage.entry_log import Batch
 
@@ -54,6 +55,7 @@ class PublishedTopic(Protocol):
     messages_in: int
     bytes_in: int
     entries_in: int
+    publish_times: Durations  # from reading entries to their receipts; of its namespace
     chunks_in: int  # chunks that others of their message follow; each is a message in `messages_in`
     publish_limited_times: int  # how often a rate limit stopped one of its producers
     publish_lines: tuple[PublishLimit, ...]  # its limits
@@ -122,7 +124,7 @@ class HeldSends(Protocol):
     """SENDs of one connection that wait for a resource group."""
 
     def waiting_of(self, producer_id: int) -> WaitingProducer | None:
-        """What waits of a producer."""
+        """Return the held SENDs of a producer; None without any."""
 
     def added(self, producer: Producer) -> None:
         """A producer is new."""

@@ -16,19 +16,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from penstock.broker.policies.group_quotas import OF_NAMESPACE, OF_TENANT, RESOURCE_GROUP
+from penstock.broker.policies.policy_values import OF_NAMESPACE, OF_TENANT, RESOURCE_GROUP
 from penstock.core.errors import AlreadyExists
 from penstock.core.membership import BrokerNames, InBoth
 from penstock.core.names import TopicName
 from penstock.core.units import NS_PER_S
 from penstock.governance.allocation import Strategy
 from penstock.governance.quota_exchange import ExchangeOptions
-from penstock.groups.live_exchange import LiveExchange, SharingOptions
-from penstock.wire.usage_reports import group_id
+from penstock.groups.live_exchange import SharedQuotas, SharingOptions
 
 if TYPE_CHECKING:
     import asyncio
@@ -36,12 +34,10 @@ if TYPE_CHECKING:
 
     from penstock.broker.changes import Changes, Submit
     from penstock.broker.limit_rows import SharingLimits
-    from penstock.broker.publishing.groups import Groups
+    from penstock.broker.publishing.resource_groups import Groups
     from penstock.core.clock import Clock
-    from penstock.core.membership import MemberNames, Membership, Registry
+    from penstock.core.membership import Membership, Registry
     from penstock.core.names import NamespaceName
-    from penstock.core.usage_report import FourNumbers
-    from penstock.groups.group import Group
     from penstock.net.usage_topic import Reporting
     from penstock.storage.catalog import Catalog
 
@@ -74,15 +70,8 @@ def sharing_options(limits: SharingLimits) -> SharingOptions:
     )
 
 
-class QuotaSharing:
-    """This broker's part in the exchange. All methods are called on the event loop.
-
-    Attributes:
-        sent: reports that were published.
-        received: reports of other brokers that counted.
-        refused: messages on the usage topic that did not count, by reason.
-        failures: errors of our own, and connections to the topic that failed or ended.
-    """
+class QuotaSharing(SharedQuotas):
+    """One broker's part in the exchange."""
 
     def __init__(
         self,
@@ -112,101 +101,25 @@ class QuotaSharing:
             clock: of shares and reports.
             loop: on which everything is called.
         """
-        self.sent = 0
-        self.received = 0
-        self.refused: Counter[str] = Counter()
-        self.failures = 0
-        self.groups = groups
-        self.reporting = reporting
-        self.membership = membership
-        self.registry = registry
         brokers = BrokerNames(membership)
-        self.names: MemberNames = brokers if registry is None else InBoth(brokers, registry)
+        names = brokers if registry is None else InBoth(brokers, registry)
+        super().__init__(groups, names, registry, reporting, options, clock, loop)
+        self._membership = membership
         self._owner = owner
-        self.changes = changes
-        self.clock = clock
-        self.loop = loop
-        self._options = options
+        self._changes = changes
         self._catalog = catalog
-        self._incarnation = 0
         self._attached: _Attached | None = None
         self._search_at_ns = 0  # not before
         self._search_timer: asyncio.TimerHandle | None = None
-        self._running: LiveExchange | None = None
-        self._stopping = False
-        self.names.listen(self.review)
-
-    # -- for `Groups` -------------------------------------------------------------------------------------------------
-
-    def share(self, group: Group) -> None:
-        """Set the share of a group that is new on this broker, or whose quota changed."""
-        if self._running is not None:
-            self._running.share(group)
-        else:
-            group.set_share(group.quota, self.clock.monotonic_ns())
-
-    def forget(self, group: Group) -> None:
-        """A group was deleted."""
-        if self._running is not None:
-            self._running.forget(group.name)
-
-    def review(self) -> None:
-        """Begin, continue or end to divide quotas, as attachments, brokers and options are now."""
-        options = self._options()
-        wanted = self._wanted(options)
-        if self._running is not None and (self._running.options != options or not wanted):
-            self.changes.finish(self._running.end())
-            self._running = None
-            if not wanted:
-                self._share_all()
-        if wanted and self._running is None:
-            # For the others, a later exchange of this process is another process.
-            self._incarnation = max(self._incarnation + 1, self.clock.wall_ms())
-            self._running = LiveExchange(self, options, self._incarnation)
-            self._running.update()
-            self._share_all()
-        elif self._running is not None:
-            self._running.update()
-
-    def _share_all(self) -> None:
-        for group in self.groups.in_use.values():
-            self.share(group)
 
     async def stop(self) -> None:
-        """Tell the others that this broker leaves, and end."""
-        self._stopping = True
+        """See `SharedQuotas`."""
         if self._search_timer is not None:
             self._search_timer.cancel()
-        running, self._running = self._running, None
-        if running is not None:
-            await running.leave()
+        await super().stop()
 
-    # -- for metrics and explanations ---------------------------------------------------------------------------------
-
-    def others(self, group: str) -> Mapping[str, FourNumbers]:
-        """What each of the other brokers wants of a group, as it reported; thousandths per second."""
-        return self._running.exchange.others(group_id(group)) if self._running is not None else {}
-
-    @property
-    def connected(self) -> bool:
-        """Whether reports can be sent."""
-        return self._running is not None and self._running.topic.is_open
-
-    @property
-    def members(self) -> int:
-        """How many brokers share quotas now; 0 while there is nothing to share."""
-        return len(self.names.names) if self._running is not None else 0
-
-    @property
-    def problem(self) -> str | None:
-        """Why this broker is not registered, and what follows; None if it is, or need not be."""
-        return self.registry.registration.problem if self.registry is not None else None
-
-    # -- inside -------------------------------------------------------------------------------------------------------
-
-    def _wanted(self, options: SharingOptions) -> bool:
-        several = len(self.membership.members) > 1
-        return options.enabled and several and not self._stopping and self._is_attached()
+    def _wanted(self) -> bool:
+        return len(self._membership.members) > 1 and self._is_attached()
 
     def _is_attached(self) -> bool:
         """Whether a namespace or tenant has a group that exists. What was found last is looked at first."""
@@ -239,7 +152,7 @@ class QuotaSharing:
         self.review()
 
     def owner(self, topic: TopicName) -> int:
-        """See `SharingHost`."""
+        """See `SharedQuotas`."""
         return self._owner(topic)
 
     async def create_namespace(self, name: NamespaceName) -> None:
@@ -262,4 +175,4 @@ class QuotaSharing:
         ):
             if not exists:
                 with contextlib.suppress(AlreadyExists):
-                    await self.changes.store_alone(put)
+                    await self._changes.store_alone(put)

@@ -3,33 +3,41 @@
 
 Why: one fast producer or consumer must not take what others need. A fast client is never refused: while a publish rate
 is in debt, SENDs of its producers are held; while a dispatch rate is in debt, its subscriptions deliver nothing.
-Where: rates are policies. This module creates the `limiters` of topics and the `dispatch_gate` of subscriptions, and
+Where: rates are policies. This module creates the `limiters` of topics and the gates of subscriptions, and
 replaces them when policies change. Without a rate there is no limiter, and no cost.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.policies.policy_values import Rate
-from penstock.broker.publishing.dispatch_gate import DispatchGate, gate_of
-from penstock.broker.publishing.limiters import DispatchRate, RatePublish
-from penstock.broker.publishing.spent_limiters import NOBODY, SpentLimiters
+from penstock.broker.publishing.limiters import (
+    NOBODY,
+    DispatchGate,
+    DispatchRate,
+    RatePublish,
+    SpentLimiters,
+    gate_of,
+    share_of,
+)
 from penstock.core.errors import NotAllowed, TooManyRequests
 from penstock.core.units import NS_PER_S
+from penstock.groups.group import set_groups
+from penstock.groups.limit import blocker
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
     from penstock.broker.policies.policy_defaults import PolicyDefaults
-    from penstock.broker.publishing.groups import Groups
     from penstock.broker.publishing.ports import PublishedTopic
     from penstock.broker.publishing.producer import Producer
+    from penstock.broker.publishing.resource_groups import Groups
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.core.clock import Clock
-    from penstock.groups.dispatch_limit import DispatchLimit
-    from penstock.groups.group import Group
+    from penstock.groups.limit import DispatchLimit
     from penstock.groups.ports import Throttles
 
 # The owner of a mute for the broker's rate; topics use their names, which contain a scheme.
@@ -74,7 +82,7 @@ class Rates:
         old, rate = _own_limiter(topic), Rate() if topic.system else topic.policies.publish_rate
         own = self._publish_limiter(old or self._spent_publish.take(topic.text, topic.text), topic.text, rate)
         shared = None if topic.system else self._publish
-        _count(topic, self._groups.named(topic.policies.resource_groups))
+        set_groups(topic, self._groups.named(topic.policies.resource_groups))
         self._set_publish_lines(topic, *(one for one in (own, shared) if one is not None))
         dispatch = topic.dispatch_limiter or _adopted(
             self._spent_dispatch.take(topic.text, topic.text), topic.text, topic
@@ -143,7 +151,7 @@ class Rates:
         topic.publish_lines = ()
         if self.throttling is not None:
             self.throttling.forget_topic(topic)
-        _count(topic, ())
+        set_groups(topic, ())
         for subscription in topic.subscriptions.values():
             self._leave(subscription)
         if topic.dispatch_limiter is not None:
@@ -174,7 +182,7 @@ class Rates:
         if not rate.limited:
             return None
         line = old or RatePublish(owner, self._clock, self._loop)
-        line.set_rate(rate)
+        line.set_share(share_of(rate))
         return line
 
     def _dispatch_limiter(
@@ -192,11 +200,10 @@ class Rates:
 
     def check_read(self, topic: PublishedTopic) -> None:
         """Check the dispatch limits that subscriptions of a topic share. Raises TooManyRequests if one is in debt."""
-        now_ns = self._clock.monotonic_ns()
-        for limiter in self._shared_dispatch(topic):
-            if limiter.short_of(now_ns) is not None:
-                what = f"what the dispatch rate of {limiter.owner} allows"
-                raise TooManyRequests(f"{topic.text} has delivered {what}: try again in a second")
+        limiter = blocker(self._shared_dispatch(topic), self._clock.monotonic_ns())
+        if limiter is not None:
+            what = f"what the dispatch rate of {limiter.owner} allows"
+            raise TooManyRequests(f"{topic.text} has delivered {what}: try again in a second")
 
     def charge_read(self, topic: PublishedTopic, messages: int, nbytes: int) -> None:
         """Charge what was read over REST to the limits that all subscriptions of a topic share.
@@ -248,30 +255,20 @@ class Rates:
                 del self._subscribes[key]
 
 
+@dataclass(eq=False, slots=True)
 class _Subscribes:
     """SUBSCRIBEs of one role to one topic in a period."""
 
-    __slots__ = ("began_ns", "consumers", "count", "period_ns")
-
-    def __init__(self, began_ns: int, period_ns: int) -> None:
-        self.began_ns = began_ns
-        self.period_ns = period_ns
-        self.count = 0
-        self.consumers = 0  # at most, at the same time
+    began_ns: int
+    period_ns: int
+    count: int = 0
+    consumers: int = 0  # at most, at the same time
 
 
 def _adopted(left: DispatchRate | None, owner: str, topic: PublishedTopic) -> DispatchRate | None:
     if left is not None:
         left.adopt(owner, topic)
     return left
-
-
-def _count(topic: PublishedTopic, groups: tuple[Group, ...]) -> None:
-    for group in topic.resource_groups:
-        group.topics -= 1
-    topic.resource_groups = groups
-    for group in groups:
-        group.topics += 1
 
 
 def _own_rate(gate: DispatchGate) -> DispatchRate | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What clients have used, by namespace, role and subscription: counters of this run, for bills by principal.
+"""Usage of clients, by namespace, role and subscription: counters of this run, for bills by principal.
 
 Producers and consumers count what they do anyway. Each cycle adds what is new in them; a client that leaves is added
 when it leaves, so nothing is missed between cycles, and the hot path is unchanged.
@@ -25,7 +25,7 @@ IDLE_CYCLES_MAX: Final = 5
 
 
 class Principal(NamedTuple):
-    """Who is counted. `subscription` is empty for producers; of what does not fit, all but the tenant is empty."""
+    """The payer of usage. `subscription` is empty for producers; of what does not fit, all but the tenant is empty."""
 
     tenant: str = ""
     namespace: str = ""

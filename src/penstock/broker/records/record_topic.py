@@ -20,7 +20,7 @@ from penstock.broker.schemas.checks.model import Schema, SchemaType, Strategy
 from penstock.broker.schemas.schema_registry import version_bytes
 from penstock.core.errors import AlreadyExists, ChangedMeanwhile, ServedElsewhere, Unprocessable
 from penstock.core.names import TopicName
-from penstock.records.entries import entries_of
+from penstock.records.decisions import entries_of
 from penstock.wire import batches, compression
 from penstock.wire.codec import MessageMetadata
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This broker's part in recording: usage records and decision records, if they are switched on.
+"""The broker's part in recording: usage records and decision records, if they are switched on.
 
 Where: the broker makes one `Recorder`, ticks it, and stops it after its clients. Nothing else of this package
 is imported while nothing is recorded.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.broker.changes import Changes
     from penstock.broker.limits import BrokerLimits
     from penstock.broker.log_reads import LogReads
-    from penstock.broker.publishing.groups import Groups
+    from penstock.broker.publishing.resource_groups import Groups
     from penstock.broker.records.record_topic import RecordTopic
     from penstock.broker.records.usage import UsageRecords
     from penstock.broker.records.usage_counts import CountedTopic
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.membership import Membership
     from penstock.net.listener import Connections
-    from penstock.net.topic_list_limiter import TopicListMemoryLimiter
+    from penstock.net.listing_memory import TopicListMemoryLimiter
     from penstock.records.decisions import DecisionRecords
-    from penstock.stats.server_snapshot import RecordsSnapshot
+    from penstock.stats.snapshot import RecordsSnapshot
     from penstock.storage.catalog import Catalog
     from penstock.storage.entry_log import EntryLog
 
@@ -65,7 +65,7 @@ class RecorderParts:
 
 
 class Recorder:
-    """What this broker records. All methods are called on the event loop.
+    """The records of this broker. All methods are called on the event loop.
 
     Attributes:
         usage: counts and records usage; None: it is switched off.

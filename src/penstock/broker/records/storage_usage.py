@@ -38,7 +38,7 @@ class StoredTopic(NamedTuple):
 
 
 class Stored:
-    """What one namespace stores.
+    """Storage of one namespace.
 
     Attributes:
         since_ms: when `byte_ms` was 0.

@@ -2,7 +2,7 @@
 """Usage records: once a minute, what each topic and each resource group has used, and this broker altogether.
 
 A cycle reads the counters that exist anyway, in turns of the loop, and waits until what they count is durable. Then it
-stores the counters of topics that changed with the topics (`usage_counts`), then their sum (`usage_state`), and then
+stores the counters of topics that changed with the topics (`usage_counts`), then their sum (`UsageState`), and then
 records all of it. In this order, because a crash in between must neither lose nor invent anything: what was stored and
 not recorded is recorded after the restart, and what is stored never goes back.
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.accounting.records import USAGE, UsageRecord
@@ -26,11 +26,10 @@ from penstock.accounting.totals import NOTHING, Totals
 from penstock.broker.records.client_usage import ClientUsage
 from penstock.broker.records.storage_usage import StorageUsage, StoredTopic
 from penstock.broker.records.usage_counts import StoredCount, TopicCount
-from penstock.broker.records.usage_state import UsageState
 from penstock.core.errors import PenstockError, ReadFailed, TopicNotFound
 from penstock.core.system_topics import is_record_topic
 from penstock.core.units import MIB, MS_PER_S
-from penstock.records.group_usage import GroupUsage
+from penstock.records.usage import GroupUsage
 from penstock.storage.schema import USAGE_COUNTS, USAGE_STATE
 from penstock.wire.metadata import is_followed_chunk
 
@@ -46,7 +45,55 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.groups.group import Group
     from penstock.storage.catalog import Catalog, TopicRecord
+    from penstock.storage.catalog_rows import Document
     from penstock.storage.entry_log import EntryLog
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is stored about counting usage as a whole: cycles, and the broker's own sum.
+#
+# The sum survives restarts as the counters of topics do, and is stored with the number of the cycle that it goes up to.
+# A topic's stored counters say how much of them no earlier sum has. So after a crash the sum goes on where it was, with
+# what was stored and not summed, and without what was summed and not recorded.
+
+
+@dataclass(slots=True)
+class UsageState:
+    """Stored state of counting as a whole.
+
+    Attributes:
+        epoch: of the last run.
+        first_ledger: topics with smaller ledger ids are older than counting.
+        first_cycle: counters that were stored in an earlier cycle are of an earlier time when counting was switched on.
+        recorded: the last cycle whose counters are all recorded.
+        since_ms: the last `counters_since_ms` that was given out.
+        counting: whether the last run counted.
+        summed: the last cycle whose counters are all in `total`.
+        total: what all topics have done since `total_since_ms`.
+        total_since_ms: 0 if nothing was summed yet.
+    """
+
+    epoch: int = 0
+    first_ledger: int = 0
+    first_cycle: int = 0
+    recorded: int = 0
+    since_ms: int = 0
+    counting: bool = False
+    summed: int = 0
+    total: Totals = NOTHING
+    total_since_ms: int = 0
+
+    def document(self) -> Document:
+        return {**asdict(self), "total": list(self.total)}
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> UsageState:
+        return cls(**{**document, "total": Totals(*document.get("total", ()))})
+
+    def begin_total(self, since_ms: int) -> None:
+        """Sum from now on what is stored by later cycles than the recorded ones."""
+        self.summed, self.total, self.total_since_ms = self.recorded, NOTHING, since_ms
+
 
 log = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ class StoredCount(NamedTuple):
         broker: the broker that counted. Another one, to which the topic was moved, begins to count anew.
         since_ms: when they were 0.
         last_entry_id: the last entry that is in them.
-        unsummed: how much of them is not in the sum that the broker had stored (`usage_state`).
+        unsummed: how much of them is not in the sum that the broker had stored (`UsageState`).
     """
 
     cycle: int

@@ -15,7 +15,7 @@ from penstock.core.units import MIB
 if TYPE_CHECKING:
     from penstock.broker.log_reads import LogReads
     from penstock.broker.stats import shapes
-    from penstock.broker.stats.stats import TopicStats
+    from penstock.broker.stats.topic_stats import TopicStats
     from penstock.core.names import TopicName
     from penstock.storage.cursor import Cursor
     from penstock.storage.entry_log import Batch

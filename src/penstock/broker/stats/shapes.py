@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Annotated, Any, Final, NotRequired, TypedDict, get_args, get_origin, get_type_hints
 
-from penstock.broker.publishing.dispatch_gate import ThrottledEvents
+from penstock.broker.publishing.limiters import ThrottledEvents
 
 
 class Adds(Enum):
@@ -300,7 +300,7 @@ class InternalStats(TypedDict):
 
 
 class Unanswered(TypedDict):
-    """What an answer says that does not have all its parts."""
+    """Members of an answer that does not have all its parts."""
 
     unansweredPartitions: NotRequired[list[str]]  # their brokers do not answer
 

@@ -11,22 +11,22 @@ connection is consistent; two of them may be a few milliseconds apart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from penstock.broker.stats.stats import in_replay
+from penstock.broker.stats.topic_stats import in_replay
 from penstock.broker.subscriptions.state import TYPE_NAMES
-from penstock.stats.process_use import process_use
-from penstock.stats.reading import Taking, group_traffic, memory_rows, muted_connections, remote_usage, turns
-from penstock.stats.server_snapshot import ServerSnapshot, SharingSnapshot
+from penstock.core.units import NS_PER_MS
+from penstock.stats.process import process_use
+from penstock.stats.reading import Taking, group_traffic, memory_rows, muted_connections, shared, turns
+from penstock.stats.snapshot import ServerSnapshot, SharingSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from penstock.broker.health import Health
-    from penstock.broker.publishing.groups import Groups
     from penstock.broker.publishing.ports import PublishedTopic
-    from penstock.broker.publishing.quota_sharing import QuotaSharing
+    from penstock.broker.publishing.resource_groups import Groups
     from penstock.broker.records.recorder import Recorder
     from penstock.broker.stats.message_rates import MessageRates
     from penstock.broker.subscriptions.subscription import Subscription
@@ -35,11 +35,14 @@ if TYPE_CHECKING:
     from penstock.broker.topics.directory import TopicDirectory
     from penstock.broker.topics.shared_listings import SharedListings
     from penstock.broker.topics.topic import Topic
+    from penstock.broker.transactions.coordinator import Coordinator
     from penstock.core.clock import Clock
+    from penstock.core.durations import DurationsByName, DurationsSnapshot
     from penstock.core.membership import Member, Membership
     from penstock.governance.budget import Budget
     from penstock.governance.holds import HoldKind
     from penstock.groups.adaptive_throttling import AdaptiveThrottling
+    from penstock.groups.live_exchange import SharedQuotas
     from penstock.net.listener import Connections
     from penstock.net.loop_turns import LoopTurns
     from penstock.stats.disk_space import DiskSpace, DiskUse
@@ -109,7 +112,19 @@ class TopicSnapshot:
     byte_rate_in: float
     publish_limited: int  # how often a rate limit stopped its producers
     delayed: DelayedSnapshot = DelayedSnapshot()
+    held_for_ms: int | None = None  # how old the open transaction is that keeps entries back; None: none does
     subscriptions: tuple[SubscriptionSnapshot, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionsSnapshot:
+    """The coordinator of transactions. Counters start with the broker."""
+
+    open: int
+    opened: int
+    committed: int
+    aborted: int  # those that have timed out included
+    timed_out: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -123,7 +138,9 @@ class BrokerSnapshot(ServerSnapshot):
     log: LogStats
     log_read_only: bool
     log_stalled: bool
+    publish_times: Mapping[str, DurationsSnapshot] = field(default_factory=dict)  # by namespace
     disk: DiskUse | None = None  # None: not measured
+    transactions: TransactionsSnapshot | None = None  # None: they are not enabled
     brokers: tuple[Member, ...] = ()  # of the cluster, as the supervisor said last
     brokers_age_ns: int = 0
 
@@ -140,6 +157,7 @@ class Snapshots(Taking[BrokerSnapshot]):
         health: Callable[[], Health],
         membership: Membership,
         topics: TopicDirectory,
+        transactions: Coordinator,
         lookups: ConcurrencyLimit,
         clients: Collection[Client],
         message_rates: MessageRates,
@@ -149,10 +167,11 @@ class Snapshots(Taking[BrokerSnapshot]):
         budget: Budget,
         holds: Callable[[], Awaitable[Mapping[HoldKind, int]]],
         groups: Groups,
-        sharing: QuotaSharing | None = None,
+        sharing: SharedQuotas | None = None,
         throttling: AdaptiveThrottling[PublishedTopic] | None = None,
         recorder: Recorder | None = None,
         loop_turns: LoopTurns,
+        publish_times: DurationsByName,
         clock: Clock,
         disk_space: DiskSpace | None = None,
     ) -> None:
@@ -162,6 +181,7 @@ class Snapshots(Taking[BrokerSnapshot]):
         self._health = health
         self._membership = membership
         self._topics = topics
+        self._transactions = transactions
         self._lookups = lookups
         self._clients = clients
         self._message_rates = message_rates
@@ -176,6 +196,7 @@ class Snapshots(Taking[BrokerSnapshot]):
         self._recorder = recorder
         self._disk_space = disk_space
         self._loop_turns = loop_turns
+        self._publish_times = publish_times
         super().__init__(self._read_all, clock)
 
     async def _read_all(self, pace: Pace) -> BrokerSnapshot:
@@ -200,30 +221,22 @@ class Snapshots(Taking[BrokerSnapshot]):
             topic_loads_pending=self._topics.loading,
             muted=muted,
             topics=tuple(topics),
+            transactions=_transactions(self._transactions) if self._transactions.enabled else None,
             log=self._log.stats(),
             log_read_only=log_health.read_only is not None,
             log_stalled=log_health.stalled,
+            publish_times=self._publish_times.snapshot(),
             disk=self._disk_space.last if self._disk_space is not None else None,
             request_memory=request_memory,
             listings=self._listings.snapshot(),
             memory=memory_rows(self._budget),
             holds=await self._holds(),
             resource_groups=await group_traffic(self._groups.in_use, self._clock, pace),
-            sharing=await self._shared(self._sharing, pace) if self._sharing is not None else SharingSnapshot(),
+            sharing=await shared(self._sharing, self._groups.in_use, pace) if self._sharing else SharingSnapshot(),
             throttling=self._throttling.snapshot() if self._throttling is not None else None,
             records=self._recorder.snapshot() if self._recorder is not None else None,
             loop_turns=turns(self._loop_turns),
             process=process_use(),
-        )
-
-    async def _shared(self, sharing: QuotaSharing, pace: Pace) -> SharingSnapshot:
-        return SharingSnapshot(
-            connected=sharing.connected,
-            failures=sharing.failures,
-            reports={"sent": sharing.sent, "received": sharing.received, **sharing.refused},
-            remote=await remote_usage(self._groups.in_use, sharing.others, pace),
-            members=sharing.members,
-            registration=sharing.registry.registration if sharing.registry is not None else None,
         )
 
     async def _topic(self, topic: Topic, pace: Pace) -> TopicSnapshot:
@@ -246,8 +259,15 @@ class Snapshots(Taking[BrokerSnapshot]):
             byte_rate_in=rate.bytes,
             publish_limited=topic.publish_limited_times,
             delayed=_delayed(topic.delayed) if topic.delayed is not None else DelayedSnapshot(),
+            held_for_ms=self._held_for_ms(topic),
             subscriptions=tuple(subscriptions),
         )
+
+    def _held_for_ms(self, topic: Topic) -> int | None:
+        if topic.transactions is None:
+            return None
+        found = self._transactions.find(topic.transactions.oldest)
+        return (self._clock.monotonic_ns() - found.since_ns) // NS_PER_MS if found is not None else None
 
     def _subscription(self, subscription: Subscription) -> SubscriptionSnapshot:
         rate = self._message_rates.rates_out(subscription)
@@ -277,6 +297,16 @@ class Snapshots(Taking[BrokerSnapshot]):
             last_consumed_ms=subscription.last_consumed_ms,
             last_acked_ms=subscription.last_acked_ms,
         )
+
+
+def _transactions(coordinator: Coordinator) -> TransactionsSnapshot:
+    return TransactionsSnapshot(
+        open=coordinator.open_count,
+        opened=coordinator.opened_total,
+        committed=coordinator.committed_total,
+        aborted=coordinator.aborted_total,
+        timed_out=coordinator.timed_out_total,
+    )
 
 
 def _delayed(index: DelayedIndex) -> DelayedSnapshot:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.elsewhere import of_topic
 from penstock.broker.stats import shapes
-from penstock.broker.stats.stats import NO_COMPACTION, StatsOptions
+from penstock.broker.stats.topic_stats import NO_COMPACTION, StatsOptions
 from penstock.broker.topics.partitioned import KIND
 from penstock.broker.topics.partitions import in_turns
 from penstock.core.errors import NotFound, ServiceNotReady
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from penstock.broker.elsewhere import Elsewhere
-    from penstock.broker.stats.stats import PartitionCounts, TopicStats
-    from penstock.broker.stats.stats_internal import InternalStats
+    from penstock.broker.stats.topic_stats import InternalStats, PartitionCounts, TopicStats
     from penstock.broker.topics.directory import TopicDirectory
     from penstock.broker.topics.placement import Placement
     from penstock.core.names import TopicName

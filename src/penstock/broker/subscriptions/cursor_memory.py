@@ -8,17 +8,50 @@ Where: acknowledgements and seeks charge ack sets before they are stored; saves 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.core.errors import TooManyRequests
 from penstock.governance.budget import Charge
-from penstock.storage.ack_sets import ack_set_bytes
+from penstock.storage.cursor import ack_set_bytes
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Sequence
 
     from penstock.governance.budget import Row
     from penstock.storage.cursor import Cursor
+
+
+# -- subscriptions that wait for dispatch memory: all retry twice a second ---------------------------------------------
+
+# Interval of retries; a subscription also retries when its own entries are acknowledged.
+SHORT_S: Final = 0.5
+
+
+class Waiting(Protocol):
+    """A waiting subscription."""
+
+    def wake(self) -> None: ...
+
+
+class MemoryWaits:
+    """Subscriptions that cannot deliver, because there is no memory for pending acknowledgements."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: dict[Waiting, None] = {}  # in order of arrival
+
+    def add(self, waiting: Waiting) -> None:
+        """Wake this subscription soon."""
+        if not self._waiting:
+            self._loop.call_later(SHORT_S, self._wake_all)
+        self._waiting[waiting] = None
+
+    def _wake_all(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for one in waiting:
+            one.wake()
+
 
 # Ack sets leave this fraction of the `dispatch` row to whole entries, acknowledged and pending.
 RESERVED_FOR_WHOLE: Final = 4

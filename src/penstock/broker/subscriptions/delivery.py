@@ -7,13 +7,13 @@ Where: `NewEntries` and `Redelivery` bring a batch; the subscription's dispatche
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
+from itertools import accumulate
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.subscriptions.dispatch import HEADER_BYTES, alike_before, fitting
-from penstock.broker.subscriptions.dispatcher import Send
-from penstock.broker.subscriptions.queued_entries import QueuedEntries
+from penstock.broker.subscriptions.dispatcher import HEADER_BYTES, Send, alike_before, fitting
 from penstock.wire.batch_counts import counts_in
 from penstock.wire.deliveries import encode_messages
 from penstock.wire.varints import LOW_BITS
@@ -28,6 +28,57 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.storage.cursor import Cursor
     from penstock.storage.results import Batch
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Entries queued for a consumer that can still be returned, because their client has not read any byte of them.
+#
+# Why: memory of clients that do not read is needed for those that do, and the entries are in the log anyway. Where:
+# `Delivery` passes one with each run to the consumer's outlet; the connection calls it.
+
+
+class QueuedEntries:
+    """One run queued for one consumer."""
+
+    __slots__ = ("consumer", "counts", "entry_ids", "lengths", "nbytes")
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        entry_ids: Sequence[int],
+        lengths: Sequence[int],
+        counts: Sequence[int] | None,
+        nbytes: int,
+    ) -> None:
+        self.consumer = consumer
+        self.entry_ids = entry_ids
+        self.lengths = lengths
+        self.counts = counts  # messages in each entry; None when each holds one
+        self.nbytes = nbytes  # total size, with headers of equal length
+
+    def compact(self) -> None:
+        """Store the numbers compactly: the client does not read at once."""
+        if not isinstance(self.lengths, array):
+            self.lengths = array("I", self.lengths)
+            if not isinstance(self.entry_ids, range):
+                self.entry_ids = array("Q", self.entry_ids)
+            if self.counts is not None:
+                self.counts = array("I", self.counts)
+
+    def put_back(self, taken_bytes: int) -> int:
+        """Return the entries after the one in which these bytes end; returns the size of the rest in bytes."""
+        header_bytes = (self.nbytes - sum(self.lengths)) // len(self.lengths)
+        ends = list(accumulate((length + header_bytes for length in self.lengths), initial=0))
+        kept = bisect_left(ends, min(taken_bytes, self.nbytes))
+        if kept < len(self.lengths):
+            entry_ids = list(self.entry_ids[kept:])
+            messages = len(entry_ids) if self.counts is None else sum(self.counts[kept:])
+            self.consumer.subscription.entries_returned(self.consumer, entry_ids, messages)
+            self.entry_ids, self.lengths = self.entry_ids[:kept], self.lengths[:kept]
+            self.counts = None if self.counts is None else self.counts[:kept]
+            self.nbytes = ends[kept]
+        return ends[kept]
+
 
 # A word of an ack set on the wire: a tag, and a varint of up to ten bytes.
 WORD_OUT_BYTES_MAX: Final = 11
@@ -287,7 +338,7 @@ def lengths_with_ack_sets(
 
 
 def undelayed_rows(state: SubscriptionState, batch: Batch, row: int, stop: int) -> Sequence[int]:
-    """Those of these rows that are not held until their delivery time."""
+    """Return the rows that are not held until their delivery time."""
     topic, view = state.topic, state.view
     if view is None or topic.delayed is None or not topic.delays:
         return range(row, stop)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds the delivery of one subscription: kept from where dispatch stops until it goes on.
+"""Holds of the delivery of one subscription, each from where dispatch stops until it goes on.
 
 Why episodes: a consumer whose queue is full stops dispatch between two FLOWs, for milliseconds; only if that goes on,
 or holds a noticeable part of the time, it is a reason why messages wait.
-Where: a subscription has a `DispatchHolds` from its first stop on; `broker.stats.delivery_holds` reads it.
+Where: a subscription has a `DispatchHolds` from its first stop on; `broker.stats.why` reads it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from pyroaring import BitMap64
 
 from penstock.core.errors import TransactionConflict
-from penstock.storage.ack_sets import ack_set_bytes, bits_of
+from penstock.storage.cursor import ack_set_bytes, bits_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ _WORD_BITS: Final = 64
 
 
 class TransactionAcks:
-    """What one transaction has acknowledged in a subscription.
+    """Acknowledgements of one transaction in a subscription.
 
     Attributes:
         id: the transaction.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from penstock.broker.subscriptions.ports import Reads
+    from penstock.broker.subscriptions.consumer import Reads
     from penstock.storage.entry_log import EntryLog, ReadResult
     from penstock.storage.results import Batch
 
@@ -65,7 +65,7 @@ class ReplayReads:
         return future
 
     def asked_for(self, future: asyncio.Future[ReadResult], entry_ids: list[int]) -> list[int]:
-        """Those of these entries that the read was asked for: only of these it tells whether they exist."""
+        """Return the entries that the read was asked for: a read tells only of these whether they exist."""
         asked = next((set(ids) for ids, one in self._under_way if one is future), set())
         return [one for one in entry_ids if one in asked]
 

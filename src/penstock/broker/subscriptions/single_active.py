@@ -10,8 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.broker.subscriptions.dispatch import ConsumerRank, choose_active, take
-from penstock.broker.subscriptions.dispatcher import Dispatcher, HeldConsumer, Plan, Send
+from penstock.broker.subscriptions.dispatcher import (
+    ConsumerRank,
+    Dispatcher,
+    HeldConsumer,
+    Plan,
+    Send,
+    choose_active,
+    take,
+)
 from penstock.core.errors import ConsumerBusy
 from penstock.governance.holds import HoldKind
 from penstock.wire import codec
@@ -19,8 +26,7 @@ from penstock.wire import codec
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from penstock.broker.subscriptions.consumer import Consumer
-    from penstock.broker.subscriptions.ports import Timer
+    from penstock.broker.subscriptions.consumer import Consumer, Timer
     from penstock.storage.results import Batch
 
 

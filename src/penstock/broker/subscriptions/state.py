@@ -15,11 +15,10 @@ from penstock.wire import codec
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.broker.subscriptions.consumer import Consumer
+    from penstock.broker.subscriptions.consumer import Consumer, Gate, SubscribedTopic
     from penstock.broker.subscriptions.dispatcher import Dispatcher
     from penstock.broker.subscriptions.holds import DispatchHolds
     from penstock.broker.subscriptions.pending_acks import PendingAcks, Undelivered
-    from penstock.broker.subscriptions.ports import Gate, SubscribedTopic
     from penstock.governance.budget import Row
     from penstock.governance.delayed_view import DelayedDeliveryView
     from penstock.storage.cursor import Cursor

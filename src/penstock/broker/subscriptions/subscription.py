@@ -15,16 +15,14 @@ Theory of operation:
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.subscriptions.acknowledging import Acknowledging
-from penstock.broker.subscriptions.cursor_moves import CursorMoves
 from penstock.broker.subscriptions.delivery import Delivery
 from penstock.broker.subscriptions.holds import DispatchHolds
-from penstock.broker.subscriptions.key_shared_dispatcher import KeyShared
-from penstock.broker.subscriptions.log_reading import LogReading
-from penstock.broker.subscriptions.new_entries import NewEntries
-from penstock.broker.subscriptions.redelivery import Redelivery
+from penstock.broker.subscriptions.key_shared import KeyShared
+from penstock.broker.subscriptions.reading import LogReading, NewEntries, Redelivery
 from penstock.broker.subscriptions.shared import Shared
 from penstock.broker.subscriptions.single_active import SingleActive
 from penstock.broker.subscriptions.state import FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, SubscriptionState
@@ -33,21 +31,152 @@ from penstock.core.errors import ConsumerBusy, ServiceNotReady
 from penstock.governance.holds import HoldKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from penstock.broker.subscriptions.consumer import Consumer
+    from penstock.broker.subscriptions.consumer import Consumer, DispatchServices, SubscribedTopic
     from penstock.broker.subscriptions.dispatcher import Dispatcher
-    from penstock.broker.subscriptions.ports import DispatchServices, SubscribedTopic
     from penstock.core.errors import PenstockError
     from penstock.governance.delayed_view import DelayedDeliveryView
     from penstock.storage.cursor import Cursor
     from penstock.storage.results import Batch
     from penstock.wire.events import AckRun
 
+
+# -- moves of a cursor: seek, reset, skip, expire, and acknowledgements without a consumer -----------------------------
+
+# After a seek, a non-durable subscription is kept this long without consumers: the client reconnects.
+RECONNECT_S: Final = 60.0
+
+
+class CursorMoves:
+    """Moves the cursor of one subscription."""
+
+    __slots__ = ("_reading", "_services", "_state", "_wake")
+
+    def __init__(
+        self, state: SubscriptionState, services: DispatchServices, reading: LogReading, wake: Callable[[], None]
+    ) -> None:
+        self._state = state
+        self._services = services
+        self._reading = reading
+        self._wake = wake
+
+    async def move_to(self, entry_id: int, members: Sequence[int] = ()) -> None:
+        """Seek: disconnect the consumers, then deliver this entry next.
+
+        Args:
+            entry_id: the entry.
+            members: the messages of its batch to deliver, as an ack set, if not all.
+
+        Raises:
+            ServiceNotReady: a seek is running.
+            TooManyRequests: there is no memory for the ack set.
+            MetadataFailed: the new position could not be stored.
+        """
+        state, services = self._state, self._services
+        if state.fenced:
+            raise ServiceNotReady(f"subscription {state.name!r} of {state.topic.text} is being reset already")
+        state.memory.check_room(entry_id, members)
+        state.fenced = True
+        try:
+            for consumer in list(state.consumers):
+                consumer.session.disconnect_consumer(consumer)
+            self.reset(entry_id, members if services.limits().batch_index_acks else ())
+            await services.cursors.save(state)
+        finally:
+            state.fenced = False
+            if not state.durable:
+                services.loop.call_later(RECONNECT_S, partial(state.topic.end_if_idle, state))
+
+    def reset(self, to_entry_id: int, members: Sequence[int] = ()) -> None:
+        """Deliver this entry next; consumers must be detached."""
+        state = self._state
+        state.cursor.reset(to_entry_id, members)
+        state.memory.measure()
+        state.topic.pass_cancelled(state.cursor)
+        if state.view is not None:
+            state.view.was_reset()
+            state.view.update_mark_delete_position(state.cursor.mark_delete)
+        self._reading.rewind()
+        self._services.cursors.moved(state)
+
+    def skip(self, count: int) -> None:
+        """Acknowledge the next `count` unacknowledged entries, delivered or not."""
+        if count <= 0:
+            return
+        if count < self._state.backlog:
+            self.acknowledge_through(self._state.cursor.nth_unacknowledged(count - 1))
+        else:
+            self.skip_all()
+
+    def skip_all(self) -> None:
+        """Acknowledge all entries, including delayed ones."""
+        self.acknowledge_through(self._state.topic.last_entry_id)
+        if self._state.view is not None:
+            self._state.view.clear()
+
+    def expire_through(self, entry_id: int) -> int:
+        """Expire all messages up to this entry; returns the number of entries."""
+        state = self._state
+        count = self.acknowledge_through(min(entry_id, state.topic.last_entry_id))
+        state.expired += count
+        state.last_expired_ms = self._services.clock.wall_ms()
+        return count
+
+    def acknowledge_through(self, entry_id: int) -> int:
+        """Acknowledge all entries up to this one, without a consumer; returns the number of entries."""
+        state = self._state
+        count = state.cursor.acknowledge_through(entry_id)
+        if not count:
+            return 0
+        if state.view is not None:
+            state.view.update_mark_delete_position(state.cursor.mark_delete)
+        state.read_entry_id = max(state.read_entry_id, entry_id + 1)
+        if state.dispatcher is not None:
+            state.dispatcher.acknowledged_through(entry_id)
+        self._moved()
+        return count
+
+    def acknowledge_cancelled(self, entry_id: int) -> None:
+        """Acknowledge one cancelled entry, without a consumer."""
+        state = self._state
+        if not state.cursor.acknowledge(entry_id):
+            return
+        state.acknowledged_for_view((entry_id,))
+        if state.dispatcher is not None:
+            state.dispatcher.acknowledged_elsewhere(entry_id)
+        self._moved()
+
+    def acknowledge_aborted(self, entries: range) -> None:
+        """Acknowledge entries of an aborted transaction, which come into reach right now: nobody has got them."""
+        state = self._state
+        state.cursor.acknowledge_many(entries)
+        state.acknowledged_for_view(entries)
+        self._services.cursors.moved(state)
+
+    def _moved(self) -> None:
+        self._services.cursors.moved(self._state)
+        self._state.tell_of_end()
+        self._wake()
+
+
 # Maximum of permits; more are ignored, because no client can hold so many messages.
 PERMITS_MAX: Final = 2**31 - 1
 # One dispatch delivers at most this many batches before the loop continues.
 PIECES_PER_TURN_MAX: Final = 16
+
+
+# Attributes of a subscription that refer back to it.
+_PARTS: Final = (
+    "_acknowledging",
+    "_delivery",
+    "_new_entries",
+    "_redelivery",
+    "gate",
+    "moves",
+    "reading",
+    "transactional",
+)
 
 
 class Subscription(SubscriptionState):
@@ -79,6 +208,12 @@ class Subscription(SubscriptionState):
         self._acknowledging = Acknowledging(self, services)
         self.transactional = TransactionalAcks(self, services, rewind=self.reading.rewind, wake=self.wake)
         self.moves = CursorMoves(self, services, self.reading, self.wake)
+
+    def let_go(self) -> None:
+        """Drop the parts, which refer back: it has ended, and is freed without the garbage collector."""
+        for name in _PARTS:
+            if hasattr(self, name):
+                delattr(self, name)
 
     # -- for statistics -----------------------------------------------------------------------------------------------
 

@@ -101,7 +101,7 @@ class Tail:
         return encoded
 
     def gather(self, entry_ids: Sequence[int], bytes_max: int) -> Batch | None:
-        """These ascending entries as one batch, up to the first that is not cached; None if that is the first.
+        """Return ascending entries as one batch, up to the first that is not cached; None if none is before it.
 
         Stops soon after `bytes_max` bytes. Budget: 1 µs per entry on one core.
         """

@@ -13,12 +13,11 @@ from penstock.core.errors import NotAllowed, TooManyRequests
 from penstock.storage.transaction_rows import PendingAck
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-    from penstock.broker.subscriptions.consumer import Consumer
+    from penstock.broker.subscriptions.consumer import Consumer, DispatchServices
     from penstock.broker.subscriptions.dispatcher import Dispatcher
     from penstock.broker.subscriptions.pending_acks import TransactionAcks
-    from penstock.broker.subscriptions.ports import DispatchServices
     from penstock.broker.subscriptions.state import SubscriptionState
     from penstock.core.transaction_id import TransactionId
     from penstock.wire.events import AckRun
@@ -111,7 +110,7 @@ class TransactionalAcks:
 
     def apply(self, transaction: TransactionId) -> bool:
         """Acknowledge what a transaction has acknowledged; it stays pending until `end`. False if it was nothing."""
-        acks = self._acks(transaction)
+        acks = self.pending.get(transaction)
         if acks is None:
             return False
         state, cursor = self._state, self._state.cursor
@@ -160,8 +159,10 @@ class TransactionalAcks:
             state.memory.row.release(sum(acks.nbytes for acks in state.pending.by_transaction.values()))
             state.pending, state.undelivered = None, state.cursor
 
-    def _acks(self, transaction: TransactionId) -> TransactionAcks | None:
-        return None if self._state.pending is None else self._state.pending.by_transaction.get(transaction)
+    @property
+    def pending(self) -> Mapping[TransactionId, TransactionAcks]:
+        """Acknowledgements of open transactions."""
+        return {} if self._state.pending is None else self._state.pending.by_transaction
 
 
 def _ranges(ascending: list[int]) -> Iterator[tuple[int, int]]:

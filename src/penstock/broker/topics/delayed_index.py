@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.broker.subscriptions.state import SubscriptionState
-    from penstock.broker.topics.delayed_indexes import DelayedIndexes
+    from penstock.broker.topics.delayed import DelayedIndexes
     from penstock.broker.topics.topic import Topic
     from penstock.core.checksum import Buffer
     from penstock.governance.delayed import TopicDelayedDeliveryTrackerManager

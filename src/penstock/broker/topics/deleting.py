@@ -26,11 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.broker.changes import Changes, Submit
-    from penstock.broker.topics.deletions import Deletions
     from penstock.broker.topics.directory import TopicDirectory
-    from penstock.broker.topics.namespace_resources import NamespaceResources
+    from penstock.broker.topics.namespaces import NamespaceResources
     from penstock.broker.topics.partitions import Partitions
-    from penstock.broker.topics.topic_life import TopicLife
+    from penstock.broker.topics.topic_life import Deletions, TopicLife
     from penstock.storage.catalog import Catalog
 
 DOMAINS: Final = ("persistent", "non-persistent")

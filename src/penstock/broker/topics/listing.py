@@ -127,14 +127,14 @@ class Filter:
         )
 
     def wanted_of(self, names: Sequence[str]) -> Collection[str]:
-        """Those of `names` for which `wants` is true."""
+        """Return the `names` for which `wants` is true."""
         if self.pattern is None or len(names) < MANY_NAMES:
             return set(filter(self.wants, names))
         ours = [name for name in names if name.startswith(self._starts)]
         return set(self.pattern.for_many().of(self.shown(ours)))
 
     def shown(self, names: Sequence[str]) -> Sequence[str]:
-        """Those of `names` that are not hidden system topics, regardless of the pattern. The domains must be right."""
+        """Return `names` without hidden system topics, regardless of the pattern. The domains must be right."""
         if not self.wanted.system and self.wanted.namespace == _SYSTEM_NAMESPACE:
             return [name for name in names if not is_system_topic(name)]
         return names

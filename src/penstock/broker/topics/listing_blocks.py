@@ -14,10 +14,14 @@ block are not read again.
 
 from __future__ import annotations
 
+import asyncio
+import json
+import logging
 import struct
 from bisect import bisect_left, bisect_right
+from collections import deque
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from penstock.core.crc32c import crc32c
@@ -25,7 +29,171 @@ from penstock.core.units import KIB
 from penstock.wire import listings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+
+    from penstock.net.loop import LoopShare
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Recent topic events of one namespace, kept once for all lists of it.
+#
+# Why: six hundred watchers with different patterns make each new topic expensive. Matched against all patterns in one
+# turn, a partitioned topic with a thousand partitions would block the loop for seconds; queued per list, for clients
+# that do not read, twenty thousand topics would take a gigabyte. Where: `shared_listings` makes one for each namespace
+# with a list.
+#
+# A list that is too far behind finds that its events were dropped, and gathers all names again.
+
+# Events beyond this number are dropped even if not read: about 200 bytes each.
+EVENTS_MAX: Final = 2_000
+# Matching a topic against a pattern takes 3 to 15 microseconds.
+COMPARED_PER_STEP: Final = 30
+
+
+class Reader(Protocol):
+    """A list that reads events."""
+
+    def wants_events(self) -> bool:
+        """Whether the list has unread events, and a watcher that can be notified."""
+
+    def read_events(self) -> int:
+        """Read some events; returns how many."""
+
+
+class NamespaceEvents:
+    """Numbered events; those that no list needs are dropped."""
+
+    __slots__ = ("_events", "_loop", "_readers", "_share", "_spreading", "_stop_listening", "first")
+
+    def __init__(self, feed: TopicFeed, namespace: str, share: LoopShare, loop: asyncio.AbstractEventLoop) -> None:
+        self.first = feed.last_number  # number of the first kept event
+        self._events: deque[TopicEvent] = deque()
+        self._readers: dict[Reader, None] = {}
+        self._share = share
+        self._loop = loop
+        self._spreading: asyncio.Task[None] | None = None
+        self._stop_listening = feed.listen(namespace, self._receive)
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    @property
+    def next_number(self) -> int:
+        return self.first + len(self._events)
+
+    @property
+    def is_read(self) -> bool:
+        return bool(self._readers)
+
+    def attach(self, reader: Reader) -> None:
+        """Let a list read future events."""
+        self._readers[reader] = None
+
+    def detach(self, reader: Reader) -> None:
+        self._readers.pop(reader, None)
+
+    def stop(self) -> None:
+        self._stop_listening()
+        if self._spreading is not None:
+            self._spreading.cancel()
+
+    def since(self, number: int, count: int) -> list[TopicEvent]:
+        """At most `count` events from this number on, which must not be dropped."""
+        assert number >= self.first, "that is forgotten"
+        return list(islice(self._events, number - self.first, number - self.first + count))
+
+    def _receive(self, event: TopicEvent) -> None:
+        self._events.append(event)
+        if len(self._events) > EVENTS_MAX:
+            self._events.popleft()
+            self.first += 1
+        if self._spreading is None or self._spreading.done():
+            self._spreading = self._loop.create_task(self._spread())
+
+    async def _spread(self) -> None:
+        while any(reader.wants_events() for reader in self._readers):
+            await self._share.run(self._round())
+            await asyncio.sleep(0)
+
+    def _round(self) -> Generator[None, int, None]:
+        """Let each list that wants to read some events."""
+        compared = 0
+        for reader in list(self._readers):
+            if reader in self._readers and reader.wants_events():
+                compared += reader.read_events()
+                if compared >= COMPARED_PER_STEP:
+                    compared = 0
+                    yield
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The feed of topics created and deleted in a namespace, in order and exactly once.
+#
+# Why events have a number and an encoding: a listener may be in another process, behind a byte stream. A gap in the
+# numbers tells it that it missed events and must list again; the encoding's version tells it whether it can decode
+# them. Where: the directory reports topics that become visible or are deleted; shared listings listen to one namespace
+# each.
+
+log = logging.getLogger(__name__)
+
+FORM: Final = 1
+
+
+class TopicEvent(NamedTuple):
+    """A topic was created or deleted."""
+
+    number: int  # one more than the previous event's, over all namespaces of this broker
+    topic: str  # full name; a partition counts as a topic
+    created: bool
+
+    def encode(self) -> bytes:
+        """One line of JSON, for another process."""
+        form = {"form": FORM, "number": self.number, "topic": self.topic, "created": self.created}
+        return json.dumps(form, ensure_ascii=False, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> TopicEvent:
+        """Decode the output of `encode`. Raises ValueError for anything else, including later versions."""
+        form = json.loads(data)
+        match form:
+            case {"form": 1, "number": int(number), "topic": str(topic), "created": bool(created)}:
+                return cls(number, topic, created)
+        raise ValueError(f"no event of form {FORM}: {data[:200]!r}")
+
+
+class TopicFeed:
+    """Calls listeners immediately, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self.last_number = 0  # the number of the last event
+        self._listeners: dict[str, dict[int, Callable[[TopicEvent], None]]] = {}
+        self._next_key = 0
+
+    def listen(self, namespace: str, listener: Callable[[TopicEvent], None]) -> Callable[[], None]:
+        """Call `listener` for each event in `tenant/namespace`. Call the returned function to unsubscribe."""
+        key = self._next_key
+        self._next_key += 1
+        self._listeners.setdefault(namespace, {})[key] = listener
+
+        def stop() -> None:
+            listeners = self._listeners.get(namespace, {})
+            listeners.pop(key, None)
+            if not listeners:
+                self._listeners.pop(namespace, None)
+
+        return stop
+
+    def report(self, topic: str, *, created: bool) -> None:
+        """Report a topic as created or deleted. An exception of one listener does not affect the others."""
+        self.last_number += 1
+        event = TopicEvent(self.last_number, topic, created)
+        namespace = topic.partition("://")[2].rpartition("/")[0]
+        for listener in list(self._listeners.get(namespace, {}).values()):
+            try:
+                listener(event)
+            except Exception:
+                log.exception("a listener of namespace %s failed on %s", namespace, event)
+
 
 # Half of the largest block: making a block takes 0.1 ms, and a hundred thousand topics make two hundred blocks.
 BLOCK_NAMES: Final = 512

@@ -4,8 +4,6 @@
 A partitioned topic is a document of the catalog under its full name: `{"partitions": N, "properties": {}, "policies":
 {}}`. Its partitions are topics called `NAME-partition-I`. The name itself is not a topic; producing to it is
 impossible. A partition is created with the partitioned topic, or on first use.
-
-Where: the directory asks before it creates a topic; `partitions` changes what is stored.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from penstock.core.errors import NotAllowed, NotFound, TopicNotFound
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from penstock.broker.topics.namespace_resources import NamespaceResources
+    from penstock.broker.topics.namespaces import NamespaceResources
     from penstock.core.names import TopicName
     from penstock.storage.catalog import Catalog
 

@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from penstock.broker.changes import Changes, Submit
     from penstock.broker.elsewhere import Elsewhere
     from penstock.broker.policies.policy_table import EffectivePolicies
-    from penstock.broker.topics.deletions import Deletions
     from penstock.broker.topics.directory import TopicDirectory
-    from penstock.broker.topics.namespace_resources import NamespaceResources
+    from penstock.broker.topics.namespaces import NamespaceResources
     from penstock.broker.topics.placement import Placement
-    from penstock.broker.topics.topic_life import TopicLife
+    from penstock.broker.topics.topic_life import Deletions, TopicLife
     from penstock.storage.catalog import Catalog, Unconditional
+
 
 # Partitions created or deleted concurrently, so that their changes share syncs of the catalog.
 AT_ONCE: Final = 100
@@ -214,7 +214,7 @@ class Partitions(PartitionedTopics):
         return self._put(name, {**before, **self._note(*creating)}, before, self._topics.topics_max(name))
 
     def _note(self, first: int, stop: int) -> dict[str, Any]:
-        """What the document says while partitions are created, so that they are created whatever happens."""
+        """Return the document's note that partitions are being created, so that they are created whatever happens."""
         return {CREATING: [first, stop], CREATED_BY: self._placement.own}
 
     @asynccontextmanager

@@ -78,7 +78,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _alternatives(text: str, at: int, depth: int) -> tuple[list[list[_Piece]], int]:
-    """What is written out of `text` from this place to the end of the parentheses, and where that is."""
+    """Write out `text` from this place to the end of the parentheses; return the results, and where the end is."""
     if depth > DEPTH_MAX:
         raise NotPlain(text)
     found: list[list[_Piece]] = []
@@ -155,7 +155,7 @@ def _linear(result: list[_Piece]) -> str:
 
 
 def _between(result: list[_Piece]) -> Iterator[str]:
-    """What is of fixed width between the wildcards; the one character at least of `.+` belongs to what follows."""
+    """Yield the text of fixed width between wildcards; the one character at least of `.+` belongs to what follows."""
     text = ""
     for piece in result:
         if piece.wild:

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from penstock.broker.topics.topic import Topic
     from penstock.core.transaction_id import TransactionId
     from penstock.storage.entry_log import ReadResult
-    from penstock.storage.transaction_data import TransactionData
-    from penstock.storage.transaction_rows import TopicTransactions, TransactionPart
+    from penstock.storage.transaction_rows import TopicTransactions, TransactionData, TransactionPart
 
 # Entries are read in portions of this size: about 2 ms of the loop each.
 ENTRIES: Final = 500

@@ -13,7 +13,7 @@ Theory of operation:
         slow watcher has not received yet. Bytes being sent are not charged here.
     Leading: one caller at a time updates a list, with its own deadline and its own place in the limiter's queue. If it
         fails or disconnects, the next caller tries itself.
-    Changes: a list reads events of its namespace (`namespace_events`) when a caller needs the list, or when a watcher
+    Changes: a list reads events of its namespace (`NamespaceEvents`) when a caller needs the list, or when a watcher
         can be notified. It stores the matching events and applies them later. So a caller gets the list of the moment
         of its request, or a newer one. Watchers are woken in small groups, because three hundred at once would block
         the loop.
@@ -24,7 +24,7 @@ Theory of operation:
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -32,27 +32,80 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from penstock.broker.topics.listing import Filter, gather
-from penstock.broker.topics.listing_blocks import Listing, changed, differences, in_order, next_step
-from penstock.broker.topics.listing_charge import ListingCharge
-from penstock.broker.topics.namespace_events import NamespaceEvents
+from penstock.broker.topics.listing_blocks import Listing, NamespaceEvents, changed, differences, in_order, next_step
 from penstock.broker.topics.patterns import PATTERN_BYTES
 from penstock.core.errors import TooManyRequests
-from penstock.net.gradual_event import GradualEvent
-from penstock.net.loop_share import LoopShare
-from penstock.net.topic_list_limiter import HEAP_REFUSED, INITIAL_BYTES, PermitAcquireCancelled
+from penstock.net.listing_memory import HEAP_REFUSED, INITIAL_BYTES, LimitType, PermitAcquireCancelled, PermitError
+from penstock.net.loop import GradualEvent, LoopShare
 from penstock.net.unsent_pieces import UnsentPieces
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Sequence
     from random import Random
 
-    from penstock.broker.topics.feed import TopicFeed
     from penstock.broker.topics.listing import NameIndex, Wanted
-    from penstock.broker.topics.listing_blocks import Block, Form, Piece, Step
+    from penstock.broker.topics.listing_blocks import Block, Form, Piece, Step, TopicFeed
     from penstock.core.clock import Clock
     from penstock.net.connection import Connection
-    from penstock.net.topic_list_limiter import Owner, Permit, TopicListMemoryLimiter, TopicListSnapshot
+    from penstock.net.listing_memory import Owner, Permit, TopicListMemoryLimiter, TopicListSnapshot
+
+
+# -- the heap permit of one shared list: it grows in the limiter's queue and shrinks at once ---------------------------
+
+
+class ListingCharge:
+    """Heap memory of one list. One caller at a time may increase it."""
+
+    __slots__ = ("_limiter", "_permit", "size_bytes")
+
+    def __init__(self, limiter: TopicListMemoryLimiter) -> None:
+        self.size_bytes = 0
+        self._limiter = limiter
+        self._permit: Permit | None = None
+
+    async def estimate(
+        self, estimate_bytes: int, measure: Callable[[], Awaitable[int]], owner: Owner, deadline_ns: int | None
+    ) -> None:
+        """Acquire an estimate, measure what is needed, and adjust to that. On failure nothing is held.
+
+        Raises PermitError, and what `measure` raises.
+        """
+        permit = await self._limiter.acquire(
+            estimate_bytes, LimitType.HEAP_MEMORY, owner=owner, deadline_ns=deadline_ns
+        )
+        try:
+            size_bytes = await measure()
+            permit = await self._limiter.update(permit, size_bytes, deadline_ns=deadline_ns)
+        except BaseException:
+            self._limiter.release(permit)
+            raise
+        self._permit, self.size_bytes = permit, size_bytes
+
+    async def recharge(self, size_bytes: int, owner: Owner, deadline_ns: int | None) -> None:
+        """Change the permit to `size_bytes`. Raises PermitError; then it is unchanged."""
+        if self._permit is None:
+            self._permit = await self._limiter.acquire(
+                size_bytes, LimitType.HEAP_MEMORY, owner=owner, deadline_ns=deadline_ns
+            )
+        else:
+            # Charged memory is in use: it can serve no other request meanwhile.
+            self._permit = await self._limiter.update(self._permit, size_bytes, deadline_ns=deadline_ns, lends=False)
+        self.size_bytes = size_bytes
+
+    async def lower(self, size_bytes: int) -> None:
+        """Reduce the permit to `size_bytes` at most. Never waits."""
+        if self._permit is None or size_bytes >= self.size_bytes:
+            return
+        with suppress(PermitError):  # Stopping, or the limit was lowered below this: leave it unchanged.
+            self._permit = await self._limiter.update(self._permit, size_bytes, lends=False)
+            self.size_bytes = size_bytes
+
+    def release(self) -> None:
+        if self._permit is not None:
+            self._limiter.release(self._permit)
+            self._permit, self.size_bytes = None, 0
+
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.broker.policies.retention import retains
-from penstock.broker.subscriptions.cursor_saves import stored_form
+from penstock.broker.subscriptions.acknowledging import stored_form
 from penstock.broker.topics.topic import subscribed_topic
 from penstock.core.errors import ServiceNotReady
 from penstock.storage.catalog import SubscriptionRecord

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.policies.retention import retains
-from penstock.broker.publishing import publish_checks
-from penstock.broker.publishing.access_modes import WriteAccess
+from penstock.broker.publishing import checks
+from penstock.broker.publishing.checks import WriteAccess
 from penstock.broker.subscriptions.replay_reads import ReplayReads
 from penstock.broker.subscriptions.subscription import Subscription
 from penstock.broker.subscriptions.tail import Tail
@@ -36,25 +36,29 @@ if TYPE_CHECKING:
     from penstock.broker.publishing.producer import Producer
     from penstock.broker.publishing.rates import Rates
     from penstock.broker.publishing.transaction_entries import TransactionEntries
-    from penstock.broker.subscriptions.ports import ConsumedSubscription, DispatchServices
+    from penstock.broker.subscriptions.consumer import ConsumedSubscription, DispatchServices
     from penstock.broker.subscriptions.state import SubscriptionState
     from penstock.broker.subscriptions.tail import TailCache
+    from penstock.broker.topics.delayed import DelayedIndexes
     from penstock.broker.topics.delayed_index import DelayedIndex
-    from penstock.broker.topics.delayed_indexes import DelayedIndexes
     from penstock.broker.topics.subscription_store import SubscriptionStore
     from penstock.broker.topics.topic_states import TopicStates
     from penstock.core.clock import Clock
+    from penstock.core.durations import DurationsByName
     from penstock.core.names import TopicName
     from penstock.governance.delayed_view import DelayedDeliveryView
     from penstock.governance.holds import Refusals
     from penstock.groups.adaptive_publish import AdaptivePublish, AdaptiveTopic
     from penstock.groups.group import Group
-    from penstock.groups.publish_limit import PublishLimit
+    from penstock.groups.limit import PublishLimit
     from penstock.storage.entry_log import Batch
 
 # Acknowledged entries are trimmed in steps: a subscription created shortly after still finds the last ones, as in
 # Pulsar, which trims whole ledgers.
 TRIM_STEP_ENTRIES: Final = 1_000
+# When a topic or subscription has ended, an operation that has begun before may still look at it for so long. Then the
+# references between its parts are cut: a full collection of garbage, which would find them, comes once in many hours.
+LET_GO_S: Final = 60.0
 # Above all entry ids: usage is not counted, so that trimming waits for nothing.
 NOT_COUNTED: Final = 1 << 63
 
@@ -73,6 +77,7 @@ class TopicServices:
     tail_cache: TailCache
     dispatch: DispatchServices
     policies_of: Callable[[TopicName], EffectivePolicies]
+    publish_times: DurationsByName  # by namespace
     reports_topic: str  # full name of the one on which brokers report to each other
     message_bytes_max: int  # of all topics; the policies of a topic may set a lower limit
 
@@ -118,6 +123,7 @@ class Topic:
         "producers",
         "publish_limited_times",
         "publish_lines",
+        "publish_times",
         "refusals",
         "replay_reads",
         "resource_groups",
@@ -145,6 +151,7 @@ class Topic:
         self.persistent = name.is_persistent
         self.partition = name.partition
         self.policies = services.policies_of(name)
+        self.publish_times = services.publish_times.of(str(name.namespace_name))
         self.ledger_id = ledger_id
         self.first_entry_id = first_entry_id
         # When the last subscription was deleted, all had acknowledged the entries before this. Not stored: a topic
@@ -198,7 +205,7 @@ class Topic:
     def policies_changed(self) -> None:
         """Pass changed `policies` on to the parts that do not read them each time."""
         self._services.deduplication.policies_changed(self)
-        publish_checks.refresh(self)
+        checks.refresh(self)
         self._services.rates.topic_changed(self)
         if self.delayed is not None:
             self.delayed.policies_changed()
@@ -251,6 +258,18 @@ class Topic:
             self.bytes_out_before += subscription.bytes_out
         subscription.delay_nothing()
         subscription.release()
+        if ended is subscription:
+            self._services.dispatch.loop.call_later(LET_GO_S, ended.let_go)
+
+    def let_go_soon(self) -> None:
+        """Drop what refers back to it, in a while: it is not this broker's any more."""
+        self._services.dispatch.loop.call_later(LET_GO_S, self._let_go)
+
+    def _let_go(self) -> None:
+        for subscription in self.subscriptions.values():
+            subscription.let_go()
+        self.subscriptions = {}
+        del self.replay_reads
 
     def join_delayed(self, subscription: SubscriptionState) -> DelayedDeliveryView:
         """The subscription's view of the delayed messages; creates the index if necessary."""

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from penstock.broker.elsewhere import of_topic
-from penstock.broker.topics.detaching import detach, disconnect_producers
 from penstock.broker.topics.topic_states import COMPACTED_LEDGER
 from penstock.core.errors import NotFound, PenstockError, PreconditionFailed, TopicNotFound
+from penstock.storage.shared_view import DELETIONS
+from penstock.wire import codec
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -29,16 +31,104 @@ if TYPE_CHECKING:
     from penstock.broker.elsewhere import Elsewhere
     from penstock.broker.log_reads import LogReads
     from penstock.broker.policies.retention import Retention
-    from penstock.broker.subscriptions.cursor_saves import CursorSaves
+    from penstock.broker.subscriptions.acknowledging import CursorSaves
     from penstock.broker.topics.compaction import Compactor
-    from penstock.broker.topics.delayed_indexes import DelayedIndexes
+    from penstock.broker.topics.delayed import DelayedIndexes
     from penstock.broker.topics.directory import TopicDirectory
     from penstock.broker.topics.placement import Placement
     from penstock.broker.topics.topic import Topic
     from penstock.broker.topics.topic_states import TopicStates
+    from penstock.core.membership import Membership
     from penstock.core.names import TopicName
     from penstock.storage.catalog import Catalog
     from penstock.storage.entry_log import EntryLog
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Disconnecting the clients of a topic without losing messages that they have sent.
+#
+# - `fenced` is set: no producer or consumer can attach, and new SENDs are not accepted.
+# - Accepted messages become durable and are acknowledged. Only then are producers told to reconnect, so none of them
+#   sends a stored message again.
+
+UNSOLICITED: Final = 2**64 - 1
+
+
+async def detach(topic: Topic, reads: LogReads) -> None:
+    """Disconnect all clients of the topic. On return all accepted messages are durable and acknowledged."""
+    topic.fenced = True
+    for subscription in list(topic.subscriptions.values()):
+        for consumer in list(subscription.consumers):
+            consumer.session.disconnect_consumer(consumer)
+        subscription.fenced = True
+    await disconnect_producers(topic, reads)
+
+
+async def disconnect_producers(topic: Topic, reads: LogReads) -> None:
+    """Tell all producers to reconnect, once their accepted messages are acknowledged."""
+    producers = list(topic.producers.values())
+    for producer in producers:
+        producer.session.forget_producer(producer)
+        producer.session.remember_closed(producer.producer_id)
+    await reads.settled()
+    for producer in producers:
+        producer.session.reply(codec.close_producer(producer.producer_id, UNSOLICITED))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Notes of what brokers are deleting, as all brokers know them: namespaces, and partitioned topics of several brokers.
+#
+# Why: a deletion takes many steps, at several brokers. Clients whose topics are deleted connect again at once, and
+# would create them again; and a broker that does not answer leaves a part. So the intent is stored first: from then on
+# all brokers refuse topics in it, and so does the writer of the shared metadata (`shared_changes`). It stays until the
+# deletion is finished, which is tried again when brokers return (`deleting`), or has failed for another reason.
+#
+# A note is a document under the name of the namespace or topic, and names the broker that deletes it. It goes with the
+# namespace or topic. Where there is one broker, `NamespaceResources.deleting` is enough. Where: `deleting` and
+# `partitions` note deletions; `NamespaceResources` asks for them.
+
+_BROKER: Final = "broker"
+
+
+class Deletions:
+    """The notes. All methods are called on the event loop."""
+
+    def __init__(self, catalog: Catalog, changes: Changes, membership: Membership) -> None:
+        self._catalog = catalog
+        self._changes = changes
+        self._membership = membership
+
+    async def begin(self, name: str) -> None:
+        """Let no broker create topics in it from now on. Raises MetadataFailed."""
+        if len(self._membership.members) > 1:
+            document = {_BROKER: self._membership.own}
+            await self._changes.stored(partial(self._catalog.put_document, DELETIONS, name, document))
+
+    async def end(self, name: str) -> None:
+        """Let topics be created again: it is not deleted. Raises MetadataFailed."""
+        if self.is_noted(name):
+            await self._changes.stored(partial(self._catalog.put_document, DELETIONS, name, None))
+
+    def is_noted(self, name: str) -> bool:
+        """Whether a broker has begun to delete it."""
+        return name in self._catalog.documents(DELETIONS)
+
+    def is_elsewhere(self, name: str) -> bool:
+        """Whether another broker is deleting it, and serves."""
+        number = self._catalog.documents(DELETIONS).get(name, {}).get(_BROKER)
+        member = self._membership.members.get(number) if number is not None else None
+        return member is not None and number != self._membership.own and member.allows.serves
+
+    def ours(self) -> list[str]:
+        """Return the names that this broker has to finish."""
+        documents = self._catalog.documents(DELETIONS).items()
+        return [name for name, document in documents if self.are_finished_here(document[_BROKER])]
+
+    def are_finished_here(self, broker: int | None) -> bool:
+        """Whether this broker finishes what that one has begun: itself, or one that is left out by now, or unknown."""
+        members = self._membership.members
+        return self._membership.own == (broker if broker in members else min(members))
+
 
 log = logging.getLogger(__name__)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is remembered of a topic besides its entries and cursors: terminated, epoch, compacted ledger.
+"""States of a topic besides its entries and cursors: terminated, epoch, compacted ledger.
 
 One document of the catalog per topic (kind `topic-state`), of which several parts of the broker own a key each. Each
 change replaces the document, so changes go through here: two at a time must not undo each other.

@@ -31,7 +31,7 @@ RETRY_NS: Final = 10 * NS_PER_S
 
 
 class Unfinished:
-    """What this broker has to finish. All methods are called on the event loop."""
+    """Operations that this broker has to finish. All methods are called on the event loop."""
 
     def __init__(self, *, changes: Changes, deleting: Deleting, partitions: Partitions, membership: Membership) -> None:
         self._changes = changes

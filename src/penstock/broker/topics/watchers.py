@@ -20,10 +20,10 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.topics.listing_blocks import Block, Step
-from penstock.core.backoff import Backoff
+from penstock.core.clock import Backoff
 from penstock.core.errors import ServiceNotReady
 from penstock.core.units import NS_PER_S
-from penstock.net.topic_list_limiter import (
+from penstock.net.listing_memory import (
     PermitAcquireAlreadyClosed,
     PermitAcquireCancelled,
     PermitAcquireQueueFull,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.governance.budget import Row
     from penstock.net.connection import Connection
-    from penstock.net.topic_list_limiter import Owner
+    from penstock.net.listing_memory import Owner
 
 log = logging.getLogger(__name__)
 

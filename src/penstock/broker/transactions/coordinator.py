@@ -17,6 +17,7 @@ import asyncio
 import heapq
 import logging
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.publishing.transaction_entries import RANGE_BYTES, TransactionEntries
@@ -75,6 +76,8 @@ TIMEOUT_MS_MAX: Final = 24 * 3_600_000
 RETRY_NS: Final = 5 * NS_PER_S
 # Deadlines of ended transactions are removed together, when there are so many more than open ones.
 DEADLINES_MIN: Final = 1_000
+# So many are aborted in one turn of the loop, a few milliseconds: clients may have left a hundred thousand open.
+TIMEOUTS_IN_TURN: Final = 500
 # How often topics are loaded again that were unloaded before all were there.
 LOADS_MAX: Final = 10
 _STATUS_NAMES: Final = {COMMITTED: "committed", ABORTED: "aborted"}
@@ -104,9 +107,11 @@ class Coordinator:
         self._open: dict[TransactionId, Transaction] = {}
         self._deadlines: list[tuple[int, TransactionId]] = []
         self._outcomes: dict[TransactionId, int] = {}  # the last ones, oldest first
+        self.opened_total = 0
         self.committed_total = 0
         self.aborted_total = 0
         self.timed_out_total = 0
+        self._timing_out = False
         self._go_on({record.ledger_id: record.name for record in catalog.topics() if catalog.is_own(record)})
 
     # -- opening
@@ -115,9 +120,23 @@ class Coordinator:
         """The open transactions, oldest first."""
         return list(self._open.values())
 
+    @property
+    def open_count(self) -> int:
+        """How many transactions are open."""
+        return len(self._open)
+
+    def find(self, transaction: TransactionId | None) -> Transaction | None:
+        """An open transaction; None if it is not open."""
+        return self._open.get(transaction) if transaction is not None else None
+
+    @property
+    def enabled(self) -> bool:
+        """Whether clients may use transactions."""
+        return self._limits().transactions
+
     def check_enabled(self) -> None:
         """Raises NotAllowed."""
-        if not self._limits().transactions:
+        if not self.enabled:
             raise NotAllowed("transactions are not enabled on this broker: set transactionCoordinatorEnabled")
 
     def check_here(self, coordinator: int) -> None:
@@ -153,6 +172,7 @@ class Coordinator:
         )
         self._charge(transaction, "a transaction", TRANSACTION_BYTES)
         self._add(transaction)
+        self.opened_total += 1
         return transaction.id
 
     def _add(self, transaction: Transaction) -> None:
@@ -402,13 +422,32 @@ class Coordinator:
 
     def tick(self, now_ns: int) -> None:
         """Abort what is open for too long."""
+        if not self._timing_out and self._deadlines and self._deadlines[0][0] <= now_ns:
+            self._timing_out = True
+            self._changes.finish(self._abort_due(now_ns))
+
+    async def _abort_due(self, now_ns: int) -> None:
+        try:
+            while due := list(islice(self._due(now_ns), TIMEOUTS_IN_TURN)):
+                for found in due:
+                    if found.parts:
+                        self._changes.finish(self._time_out(found))
+                    else:
+                        self._forget(found, ABORTED)
+                        self.timed_out_total += 1
+                await asyncio.sleep(0)
+        finally:
+            self._timing_out = False
+
+    def _due(self, now_ns: int) -> Iterator[Transaction]:
+        """Take what is open for too long, and is not ending."""
         while self._deadlines and self._deadlines[0][0] <= now_ns:
             _, transaction = heapq.heappop(self._deadlines)
             found = self._open.get(transaction)
             if found is not None:
-                heapq.heappush(self._deadlines, (now_ns + RETRY_NS, transaction))  # It may fail.
+                heapq.heappush(self._deadlines, (now_ns + RETRY_NS, transaction))  # Aborting may fail.
                 if found.ending is None:
-                    self._changes.finish(self._time_out(found))
+                    yield found
 
     async def _time_out(self, transaction: Transaction) -> None:
         log.info("transaction %s is aborted after its timeout of %d ms", transaction.id, transaction.timeout_ms)

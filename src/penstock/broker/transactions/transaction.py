@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.core.units import NS_PER_MS
 from penstock.governance.budget import Charge
 from penstock.storage.transaction_rows import OPEN, StoredTransaction
 
@@ -63,6 +64,11 @@ class Transaction:
         self.ending: asyncio.Future[None] | None = None
         self.commit = False
         self.charge = Charge(memory)
+
+    @property
+    def since_ns(self) -> int:
+        """When it was opened, monotonic; after a restart as if the clock had gone on."""
+        return self.deadline_ns - self.timeout_ms * NS_PER_MS
 
     @property
     def status(self) -> str:

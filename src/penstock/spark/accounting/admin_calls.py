@@ -36,7 +36,7 @@ class Admin:
         """Return what the broker answers; None without an answer.
 
         Raises:
-            NotFound: what is asked about does not exist there.
+            NotFound: the object does not exist there.
             PenstockError: the broker did not answer, or refused.
         """
         connection = self._opener(self._host, self._port, timeout=_TIMEOUT_S)

@@ -5,7 +5,7 @@ Why: a declarative pipeline makes a table from another one, and accepts no Pytho
 columns what `penstock.accounting.differences` says; a test compares the sums. One thing is simpler: what was used in an
 interval of several minutes is put in the last of them.
 
-Where: the pipeline of docs/guide/accounting.md, and whoever has records in a table.
+Where: the pipeline of docs/guide/accounting.md, and users with records in a table.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the accounting stream remembers between micro-batches, so that a killed driver neither loses nor doubles.
+"""Memory of the accounting stream between micro-batches, so that a killed driver neither loses nor doubles rows.
 
 A micro-batch is computed from its records and from what was remembered after the one before. Then its rows are written,
 under names that follow from its number, and only then is it noted as done, in one file:
@@ -13,7 +13,7 @@ killed after it finds the note, and does nothing. A note of which only a part wa
 Counters are added as files of what changed. The highest counter of a series counts, so their order does not matter,
 and they are made one file from time to time.
 
-Where: the driver, and nobody else: executors are given the counters.
+Where: the driver only: executors are given the counters.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def alone(directory: Directory) -> Iterator[None]:
     """Let one driver at a time write the tables of a directory.
 
     On this machine a second one is refused. At a URL there are no locks: there the second one writes its name, and the
-    first one stops at its next step, as `check_writer` says. What both write until then is the same.
+    first one stops at its next step, as `check_writer` says. Both write the same until then.
 
     Raises:
         ConfigurationError: another process writes.

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.accounting.closing import Heard, Progresses, advance
-from penstock.accounting.decided import fault_of_decision
+from penstock.accounting.closing import Heard, Progresses, advance, fault_of_decision, with_version
 from penstock.accounting.tables import (
     BROKER_USAGE,
     CLOSED_MINUTES,
@@ -24,7 +23,6 @@ from penstock.accounting.tables import (
     STORAGE_USAGE,
     TOPIC_USAGE,
 )
-from penstock.accounting.versions import with_version
 from penstock.spark.accounting.differing import SERIES_SCHEMA
 from penstock.spark.accounting.schemas import arrow_schema
 from penstock.spark.accounting.store import by_day

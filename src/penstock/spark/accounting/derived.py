@@ -15,7 +15,6 @@ import pyarrow as pa
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window
 
-from penstock.accounting.prices import USED
 from penstock.accounting.tables import (
     DAY,
     DECISIONS,
@@ -25,6 +24,7 @@ from penstock.accounting.tables import (
     NOISY_NEIGHBOURS,
     QUOTA_FIT,
     TOPIC_USAGE,
+    USED,
 )
 from penstock.spark.accounting.schemas import arrow_schema, fitted
 from penstock.spark.accounting.store import FILES_PER_DAY_MAX

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables that follow from others, in this process: what `derived` says with Spark, for small days.
+"""Tables that follow from others, in this process: what `derived` says with Spark.
+
+A day's usage is taken by quarters of an hour, and is never in memory as a whole.
 
 Where: `refreshing` asks `ArrowDeriving` for them, with `--engine arrow`.
 """
@@ -13,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.accounting.prices import USED
 from penstock.accounting.tables import (
     DECISIONS,
     GROUP_USAGE,
@@ -22,6 +23,7 @@ from penstock.accounting.tables import (
     NOISY_NEIGHBOURS,
     QUOTA_FIT,
     TOPIC_USAGE,
+    USED,
 )
 from penstock.spark.accounting.derived import (
     AMPLE_PART,
@@ -34,7 +36,7 @@ from penstock.spark.accounting.schemas import arrow_schema, fitted
 from penstock.spark.accounting.store import FILES_PER_DAY_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from penstock.accounting.tables import Table
     from penstock.spark.accounting.store import Store
@@ -43,6 +45,8 @@ Rows = Any  # pyarrow.Table; pyarrow has no types
 
 # Arrow has no lists as keys; names cannot contain this.
 _BETWEEN: Final = "\0"
+_OF_NAMESPACE: Final = ("minute", "tenant", "namespace")
+_OF_NEIGHBOURS: Final = ("minute", "tenant", "topic", "published_bytes", "resource_groups")
 _WHO: Final = (
     "broker", "epoch", "limiter", "reason", "tenant", "namespace", "topic", "resource_group", "client", "since",
 )  # fmt: skip
@@ -56,10 +60,16 @@ class ArrowDeriving:
 
     def usage(self, day: str) -> dict[Table, Rows]:
         """Return the tables of a day that follow from usage."""
-        topics, groups = self._store.rows(TOPIC_USAGE, [day]), self._store.rows(GROUP_USAGE, [day])
+        groups = self._store.rows(GROUP_USAGE, [day])
+        of_namespaces = [
+            namespace_usage(part)
+            for part in self._store.quarter_hours(TOPIC_USAGE, day, (*_OF_NAMESPACE, "topic", *COUNTERS))
+        ]
         return {
-            NAMESPACE_USAGE: namespace_usage(topics),
-            NOISY_NEIGHBOURS: noisy_neighbours(topics, groups),
+            NAMESPACE_USAGE: pa.concat_tables(
+                [namespace_usage(arrow_schema(TOPIC_USAGE).empty_table()), *of_namespaces]
+            ),
+            NOISY_NEIGHBOURS: noisy_neighbours(self._store.quarter_hours(TOPIC_USAGE, day, _OF_NEIGHBOURS), groups),
             QUOTA_FIT: quota_fit(groups),
         }
 
@@ -72,9 +82,10 @@ class ArrowDeriving:
         """Make one file of a day's many small ones."""
         files = self._store.files(table).get(day, [])
         if len(files) > FILES_PER_DAY_MAX:
-            rows = merged(table, self._store.rows(table, [day]))
-            reader = pa.RecordBatchReader.from_batches(rows.schema, rows.to_batches())
-            self._store.compact(table, day, reader, files)
+            # What has a key has a minute, and equal keys the same.
+            parts = self._store.quarter_hours(table, day) if table.key else iter([self._store.rows(table, [day])])
+            batches = (batch for part in parts for batch in merged(table, part).combine_chunks().to_batches())
+            self._store.compact(table, day, pa.RecordBatchReader.from_batches(arrow_schema(table), batches), files)
 
 
 def merged(table: Table, rows: Rows) -> Rows:
@@ -99,7 +110,7 @@ def merged(table: Table, rows: Rows) -> Rows:
 def namespace_usage(topics: Rows) -> Rows:
     """Add up `topic_usage` by minute, tenant and namespace."""
     sums = [(name, "sum") for name in COUNTERS]
-    found = topics.group_by(["minute", "tenant", "namespace"]).aggregate([*sums, ("topic", "count_distinct")])
+    found = topics.group_by(list(_OF_NAMESPACE)).aggregate([*sums, ("topic", "count_distinct")])
     names = {f"{name}_sum": name for name in COUNTERS} | {"topic_count_distinct": "topics"}
     return found.rename_columns([names.get(name, name) for name in found.column_names])
 
@@ -114,25 +125,26 @@ def episodes(decisions: Rows) -> Rows:
     return found.rename_columns([names.get(name, name) for name in found.column_names]).append_column("ended", ended)
 
 
-def noisy_neighbours(topics: Rows, groups: Rows) -> Rows:
-    """Return topics that used a quarter or more of what their group published while it was limited."""
+def noisy_neighbours(parts: Iterable[Rows], groups: Rows) -> Rows:
+    """Return topics that used a quarter or more of what their group published while it was limited.
+
+    Args:
+        parts: rows of `topic_usage`; those of a minute are in one part.
+        groups: rows of `group_usage`.
+    """
     limited: dict[tuple[Any, str], int] = defaultdict(int)
     for minute, group, limited_ms in _rows(groups, "minute", "resource_group", "publish_limited_ms"):
         limited[minute, group] += limited_ms
-    used: dict[tuple[Any, str], dict[tuple[str, str], int]] = defaultdict(lambda: defaultdict(int))
-    columns = ("minute", "tenant", "topic", "published_bytes", "resource_groups")
-    for minute, tenant, topic, published, names in _rows(topics, *columns):
-        for name in names:
-            if limited.get((minute, name), 0) > 0:
-                used[minute, name][tenant, topic] += published
+    waited = {which for which, limited_ms in limited.items() if limited_ms > 0}
     found: dict[tuple[str, str, str], list[int]] = {}  # minutes, bytes, bytes of all, others
-    for (_, group), by_topic in used.items():
-        of_topics = {who: published for who, published in by_topic.items() if published > 0}
-        together, others = sum(of_topics.values()), len(of_topics) - 1
-        for who, published in of_topics.items():
-            if others and published >= NOISY_PART * together:
-                minutes, mine, all_, most = found.get((group, *who), [0, 0, 0, 0])
-                found[group, *who] = [minutes + 1, mine + published, all_ + together, max(most, others)]
+    for part in parts if waited else ():
+        for (_, group), by_topic in _used_while(part, waited).items():
+            of_topics = {who: published for who, published in by_topic.items() if published > 0}
+            together, others = sum(of_topics.values()), len(of_topics) - 1
+            for who, published in of_topics.items():
+                if others and published >= NOISY_PART * together:
+                    minutes, mine, all_, most = found.get((group, *who), [0, 0, 0, 0])
+                    found[group, *who] = [minutes + 1, mine + published, all_ + together, max(most, others)]
     rows = [
         {
             "resource_group": group,
@@ -146,6 +158,19 @@ def noisy_neighbours(topics: Rows, groups: Rows) -> Rows:
         for (group, tenant, topic), (minutes, mine, all_, others) in found.items()
     ]
     return _table(NOISY_NEIGHBOURS, rows)
+
+
+def _used_while(topics: Rows, waited: Collection[tuple[Any, str]]) -> dict[tuple[Any, str], dict[tuple[str, str], int]]:
+    """Return what each topic published, by minutes and groups that were limited, tenant and topic."""
+    minutes = pa.array({minute for minute, _ in waited}, topics.schema.field("minute").type)
+    grouped = pc.greater(pc.list_value_length(topics["resource_groups"]), 0)
+    topics = topics.filter(pc.and_(grouped, pc.is_in(topics["minute"], minutes)))
+    used: dict[tuple[Any, str], dict[tuple[str, str], int]] = defaultdict(lambda: defaultdict(int))
+    for minute, tenant, topic, published, names in _rows(topics, *_OF_NEIGHBOURS):
+        for name in names:
+            if (minute, name) in waited:
+                used[minute, name][tenant, topic] += published
+    return used
 
 
 def quota_fit(groups: Rows) -> Rows:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What executors do with usage records: the difference to the counters that were seen before, by minute.
+"""Work of executors on usage records: differences to the counters that were seen before, by minute.
 
-Spark gives a part of the records, with all earlier counters of the same series, and distributes nothing else. What is
-decided is `penstock.accounting.differences`.
+Spark gives a part of the records, with all earlier counters of the same series, and distributes nothing else. The
+rules are those of `penstock.accounting.differences`.
 Where: `differing_columns` calls it for the few records that are not plain.
 """
 
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from penstock.accounting.closing import with_version
 from penstock.accounting.differences import COUNTERS, OPTIONAL, ZERO, Reading, fault_of, follow, increased, name_of
 from penstock.accounting.tables import RECORDED
-from penstock.accounting.versions import with_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tables of accounting say, in the few figures that a report shows.
+"""Findings in the tables of accounting: the few figures that a report shows.
 
 Why without Spark: files of columns are added up here in seconds, and a report should not wait for a virtual machine.
 Where: `penstock spark report`.

@@ -45,7 +45,7 @@ def hadoop_files(spark: SparkSession, url: str) -> Any:  # noqa: ANN401 - pyarro
 
 
 class HadoopFiles(pyarrow.fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types
-    """What Arrow asks of a file system, as far as `Directory` uses it; the rest is refused."""
+    """A file system for Arrow, as far as `Directory` uses it; the rest is refused."""
 
     def __init__(self, files: Any, path: Any) -> None:  # noqa: ANN401 - objects of the virtual machine
         self._files = files

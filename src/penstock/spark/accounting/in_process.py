@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of records made in this process, without Spark's virtual machine: for small days, in seconds.
+"""Tables of records made in this process, without Spark's virtual machine.
+
+A small day takes seconds, one of 10,000 topics minutes.
 
 What reads the records, what finds the differences and what writes the tables are the functions that Spark calls; this
 module calls them instead. What Spark's checkpoint knows is in the notes of `batch_state`: until where a micro-batch
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from penstock.accounting.prices import PriceList
+    from penstock.accounting.tables import PriceList
     from penstock.spark.accounting.directory import Directory
     from penstock.spark.accounting.records_source import Source
 
@@ -54,7 +56,7 @@ class ArrowAccounting:
     Attributes:
         tables: the directory: a path, or a URL that Arrow's file systems or fsspec can write.
         kind: `parquet` or `delta`.
-        records_per_batch: of a micro-batch; all of it is in memory, some KiB a record.
+        records_per_batch: of a micro-batch; all of it is in memory, some 3 KiB a record.
         absent_after_ms: a broker that is this far behind the others is not waited for.
     """
 

@@ -2,8 +2,8 @@
 """Begins again when Spark has not waited long enough for a Python process.
 
 Why: to plan, Spark starts a Python process and waits 10 seconds for it, which no setting changes. On a busy machine
-that is not always enough, and the query ends with a trace of Java. What was read is in the checkpoint, so a query that
-begins again neither loses nor repeats anything.
+that is not always enough, and the query ends with a trace of Java. The records read are in the checkpoint, so a query
+that begins again neither loses nor repeats anything.
 
 Where: the queries of `stream`.
 """

@@ -15,17 +15,20 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 
-from penstock.accounting.prices import PRICED, PRICED_OF_ROLES, UNPRICED_AT_WILL, USED
 from penstock.accounting.tables import (
     BASE,
     COSTS,
     DECISIONS,
     EPISODES,
     NAMESPACE_USAGE,
+    PRICED,
+    PRICED_OF_ROLES,
     PRINCIPAL_COSTS,
     PRINCIPAL_USAGE,
     SCHEMA_VERSION,
     STORAGE_USAGE,
+    UNPRICED_AT_WILL,
+    USED,
 )
 from penstock.core.errors import ConfigurationError
 from penstock.spark.accounting.batch_state import STATE, check_writer
@@ -34,8 +37,7 @@ from penstock.spark.accounting.schemas import arrow_schema, fitted
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from penstock.accounting.prices import PriceList
-    from penstock.accounting.tables import Table
+    from penstock.accounting.tables import PriceList, Table
     from penstock.spark.accounting.store import Store
 
 
@@ -45,7 +47,7 @@ _NOTE: Final = f"{STATE}/derived.json"
 
 
 class Deriving(Protocol):
-    """Makes derived tables of a day; what is returned are Arrow tables."""
+    """Makes derived tables of a day, as Arrow tables."""
 
     def usage(self, day: str) -> dict[Table, Any]:
         """Return the tables of a day that follow from usage."""

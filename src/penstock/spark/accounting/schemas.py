@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from penstock.accounting.prices import COST_DIGITS, COST_SCALE
-from penstock.accounting.tables import DAY, SCHEMA_VERSION
+from penstock.accounting.tables import COST_DIGITS, COST_SCALE, DAY, SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

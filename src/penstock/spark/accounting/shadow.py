@@ -26,7 +26,7 @@ SECONDS_PER_MINUTE: Final = 60.0
 
 
 class Read(NamedTuple):
-    """What the brokers have counted of one class of traffic, in all."""
+    """Counters of all brokers for one class of traffic."""
 
     limited_ms: int = 0
     in_force_ms: int = 0
@@ -35,7 +35,7 @@ class Read(NamedTuple):
 
 @dataclass
 class Measured:
-    """What was observed of one class of traffic of a group.
+    """Observations of one class of traffic of a group.
 
     Attributes:
         limited_part: the predicted part of minutes, at most.

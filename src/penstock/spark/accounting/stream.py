@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from penstock.accounting.prices import PriceList
+    from penstock.accounting.tables import PriceList
     from penstock.spark.accounting.directory import Directory
     from penstock.spark.accounting.records_source import Source
 
@@ -135,7 +135,7 @@ class Accounting:
 
 
 class Query:
-    """What one query does with its micro-batches."""
+    """The micro-batches of one query, added to the tables."""
 
     def __init__(self, accounting: Accounting, kind: str) -> None:
         self.checkpoint = f"_checkpoints/{kind}"

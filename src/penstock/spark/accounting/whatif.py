@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What other quotas would have done with recorded usage: `governance.quota_replay`, distributed by group.
+"""Effect that other quotas would have had on recorded usage: `governance.quota_replay`, distributed by group.
 
 Where: `penstock spark whatif`, and programs: `whatif(groups, {"gold": Change(factor=0.5)})` on the table `group_usage`.
 """

@@ -74,7 +74,7 @@ class Chunks:
 
 
 def entries_of(entries: Deliveries, uuid: bytes) -> Deliveries:
-    """Those of some entries that are pieces of one message."""
+    """Return the entries that are pieces of one message."""
     starts, stops = spans_of(walk(*_metadata(entries), {_UUID}).get(_UUID), len(entries))
     mine = np.zeros(len(entries), np.bool_)
     for row in np.flatnonzero(stops - starts == len(uuid)).tolist():

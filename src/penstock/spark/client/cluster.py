@@ -17,7 +17,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from penstock.core.backoff import Backoff
+from penstock.core.clock import Backoff
 from penstock.core.errors import WireCode
 from penstock.core.names import NamespaceName, TopicName
 from penstock.core.units import NS_PER_S
@@ -36,14 +36,13 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.spark.client.endpoint import Endpoint
-    from penstock.wire.client.addresses import Address
     from penstock.wire.client.frames import Body
-    from penstock.wire.client.lookup import Redirect
+    from penstock.wire.client.lookup import Address, Redirect
 
     T = TypeVar("T")
 
 _log: Final = logging.getLogger(__name__)
-# Whoever waits longer for a broker wants to know for what.
+# A longer wait for a broker is told, with its reason.
 _TOLD_AFTER_NS: Final = 2 * NS_PER_S
 # Pauses between attempts double from the first to the last.
 _PAUSE_FIRST_S: Final = 0.1
@@ -57,7 +56,7 @@ LISTED_AT_ONCE_MAX: Final = 16
 
 
 class TopicSchema(NamedTuple):
-    """What a topic's values are."""
+    """Schema of a topic's values."""
 
     kind: int  # Schema.Type
     definition: bytes
@@ -223,7 +222,7 @@ class Cluster:
             threading.Event().wait(wait_s)
 
     def backoff(self) -> Backoff:
-        """The pauses of whoever tries something again."""
+        """The pauses between attempts."""
         return Backoff(self._chance, first_s=_PAUSE_FIRST_S, last_s=_PAUSE_MAX_S)
 
     def close(self) -> None:

@@ -23,8 +23,7 @@ from penstock.spark.client.errors import (
     TlsFailed,
 )
 from penstock.wire.client.connection import ClientConnection, Hello
-from penstock.wire.client.errors import RequestRefused
-from penstock.wire.client.events import Answered, RequestFailed
+from penstock.wire.client.events import Answered, RequestFailed, RequestRefused
 from penstock.wire.client.frames import Inbound
 from penstock.wire.errors import ProtocolError
 
@@ -37,11 +36,10 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.position import Position
     from penstock.spark.client.endpoint import Endpoint
-    from penstock.wire.client.addresses import Address
     from penstock.wire.client.consumer import Consumer
     from penstock.wire.client.events import Event
     from penstock.wire.client.frames import Body
-    from penstock.wire.client.lookup import Owner
+    from penstock.wire.client.lookup import Address, Owner
     from penstock.wire.client.producer import Producer
     from penstock.wire.codec import MessageMetadata
 
@@ -86,7 +84,7 @@ class Connection:
             BrokerUnreachable, TlsFailed: no connection, or no answer.
             UnusableFile: a certificate or token that the options name cannot be read.
             Refused: the broker does not let us in, and why (AUTHENTICATION_ERROR …).
-            BadAnswer: what answers is no Pulsar broker.
+            BadAnswer: the peer is no Pulsar broker.
         """
         self.address = address
         self.owner: Owner | None = None
@@ -135,7 +133,7 @@ class Connection:
         return self._protocol.request(body, what)
 
     def new_consumer_id(self) -> int:
-        """An id that no consumer of this connection has had: what comes late for one is not taken for another's."""
+        """An id that no consumer of this connection has had: late frames of one are not taken for another's."""
         self._last_consumer_id += 1
         return self._last_consumer_id
 
@@ -180,7 +178,7 @@ class Connection:
         self._answer(self._protocol.subscribe(consumer, what), what)
 
     def unsubscribe(self, consumer: Consumer) -> None:
-        """Close a consumer; what was on its way to it is passed over. Raises as `request`."""
+        """Close a consumer; frames on their way to it are passed over. Raises as `request`."""
         what = f"closing our consumer of {consumer.topic}"
         self._answer(self.begin_unsubscribe(consumer), what)
         self.forget_events()
@@ -190,7 +188,7 @@ class Connection:
         return self._protocol.close_consumer(consumer)
 
     def forget_events(self) -> None:
-        """Forget events that nobody has asked for: the connection begins something new."""
+        """Forget events that were not asked for: the connection begins something new."""
         self._client.forget_events()
 
     def acknowledge(self, consumer: Consumer, position: Position, what: str) -> None:
@@ -250,12 +248,16 @@ class Connection:
             return self._client.take_event(before_messages=True)
 
     def remains(self) -> Iterator[Event]:
-        """What had come by the time the connection ended or is given up; nothing is answered any more."""
+        """Yield events that came before the connection ended or is given up; nothing is answered any more."""
         with self._told:
             yield from self._client.remains()
 
+    def fileno(self) -> int:
+        """For selectors, as `BlockingClient.fileno`."""
+        return self._client.fileno()
+
     def is_alive(self) -> bool:
-        """Whether it can still be used, as far as can be told without asking; what has come by now is read."""
+        """Whether it can still be used, as far as can be told without asking; bytes that have come are read."""
         try:
             with self._told:
                 self._client.poll()
@@ -344,7 +346,7 @@ def _dial(endpoint: Endpoint, address: Address) -> socket.socket:
 
 
 def _tls_failed(address: Address, error: BaseException | None) -> TlsFailed | None:
-    """What the two sides disagree about, and what to do; None when the connection has only ended."""
+    """Return an error with the two sides' disagreement and advice; None when the connection has only ended."""
     if not isinstance(error, ssl.SSLError) or isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
         return None
     reason = error.reason or ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who we are: what a connection shows in CONNECT, and again whenever the broker asks.
+"""Credentials: bytes that a connection shows in CONNECT, and again whenever the broker asks.
 
 Where: options make one, `Connection` asks it for the bytes each time, so that a token file may be renewed meanwhile.
 """
@@ -22,7 +22,7 @@ class Credentials:
     secret_file: str = ""
 
     def data(self) -> bytes:
-        """What to show now.
+        """Return the bytes to show now.
 
         Raises:
             UnusableFile: the token's file cannot be read, or is empty, which passes where it is being written anew.

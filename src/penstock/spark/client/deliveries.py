@@ -104,7 +104,7 @@ def decode(data: bytearray, starts: Ints, stop: int) -> tuple[Deliveries, Ints]:
 
 
 def consumer_ids(data: bytearray, starts: Ints, stop: int) -> Ints:
-    """Return for whom each of these frames is, which `decode` has found to be whole."""
+    """Return the consumer id of each of these frames, which `decode` has found to be whole."""
     whole = np.frombuffer(data, np.uint8)
     command_stops = starts + 8 + _u32(whole, starts + 4)
     assert stop >= int(command_stops[-1])

@@ -138,7 +138,7 @@ class Decryption:
 
     Attributes:
         files: of private keys; None: there are none.
-        on_failure: what becomes of entries that cannot be decrypted.
+        on_failure: the treatment of entries that cannot be decrypted.
     """
 
     files: KeyFiles | None = None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from penstock.wire.client.addresses import Address
+    from penstock.wire.client.lookup import Address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong between Spark and a broker, in sentences that say what to do.
+"""Errors between Spark and a broker, in sentences that say what to do.
 
 Why: the text of an error is all that comes through from a task on some executor to the person who started the query.
 Where: raised by the client; what may be tried again says so in `may_pass`.
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.core.errors import WireCode
-from penstock.wire.client.errors import RETRIABLE
+from penstock.wire.client.events import RETRIABLE
 
 # What to do about each answer of a broker.
 _ADVICE: Final = {
@@ -121,7 +121,7 @@ class Refused(ClientError):
 
 
 class TopicNotYetThere(ClientError):
-    """A topic does not exist, and the query was told to wait for it. `may_pass`: somebody may create it."""
+    """A topic does not exist, and the query was told to wait for it. `may_pass`: it may be created."""
 
     may_pass = True
 
@@ -132,7 +132,7 @@ class TopicNotYetThere(ClientError):
 
 
 class BadAnswer(ClientError):
-    """What came is not the Pulsar protocol, or breaks it."""
+    """Bytes came that are not the Pulsar protocol, or break it."""
 
     may_pass = True
 

@@ -50,7 +50,7 @@ def walk(data: Bytes, starts: Ints, stops: Ints, wanted: Collection[int]) -> dic
     """Read messages that lie in `data[start:stop]`.
 
     Args:
-        data: what they lie in.
+        data: the bytes that hold them.
         starts: where each begins.
         stops: where each ends.
         wanted: the numbers of the fields to keep.

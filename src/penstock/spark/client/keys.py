@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys of end-to-end encryption: a data key encrypts payloads, and is encrypted itself with somebody's public key.
+"""Keys of end-to-end encryption: a data key encrypts payloads, and is encrypted itself with a reader's public key.
 
     payload   AES-GCM, a tag of 16 bytes behind
     RSA       OAEP with SHA-1 and MGF1                                                  all clients of Pulsar

@@ -141,7 +141,7 @@ def message_count(entries: Deliveries) -> int:
 
 
 def _plain_bytes(fields: dict[int, Field]) -> int:
-    """What the entries that are compressed take once they are not."""
+    """Return the bytes that compressed entries take when decompressed."""
     return int(fields[_UNCOMPRESSED_BYTES].values.sum()) if _UNCOMPRESSED_BYTES in fields else 0
 
 
@@ -269,7 +269,7 @@ def _of_batches(entries: Deliveries, fields: dict[int, Field], topic: str) -> Me
 
 @dataclass(slots=True)
 class _Members:
-    """What messages of batches say of themselves; a message outside a batch says nothing."""
+    """Own metadata of messages in batches; a message outside a batch has none."""
 
     key_starts: Ints
     key_stops: Ints
@@ -337,7 +337,7 @@ def _members_alike(entries: Deliveries, sizes: Ints) -> tuple[Ints, Ints, Ints] 
         _, start, stop = first
         fixed = _sizes_in(view, at, start)
     except (IndexError, struct.error, OverflowError, DecodeError):
-        return None  # It is told by whoever goes through them one by one.
+        return None  # The error comes from the decoder that goes through them one by one.
     head, step = start - at, stop - at
     if not max(fixed) < head <= _ALIKE_HEAD_BYTES_MAX:
         return None

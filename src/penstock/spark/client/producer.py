@@ -129,7 +129,7 @@ class Producer:
 
     @property
     def message_bytes_max(self) -> int:
-        """The largest entry that the broker takes; what is larger goes in chunks."""
+        """The largest entry that the broker takes; larger messages go in chunks."""
         return self._connected.message_bytes_max
 
     @property
@@ -173,7 +173,7 @@ class Producer:
             rows: how many messages it holds.
             sequence_id: of the first.
             highest: of the last, if the others' do not just follow the first.
-            first: what the first message says of its key, by which brokers pass on the whole batch.
+            first: the key fields of the first message, by which brokers pass on the whole batch.
 
         Raises:
             Refused, NoReceipt, ClientError: an entry could not be stored; this one, or one before.
@@ -195,7 +195,7 @@ class Producer:
 
         Args:
             value: the message, not compressed.
-            said: what it says about itself, apart from its size.
+            said: its fields, apart from its size.
             sequence_id: its own.
             deliver_at_ms: shared subscriptions do not get it before this time.
 
@@ -233,7 +233,7 @@ class Producer:
             self._connection = None
 
     def finish(self) -> None:
-        """Wait for all receipts, then take leave of the broker, so that the name is free for whoever comes next.
+        """Wait for all receipts, then take leave of the broker, so that the name is free for the next producer.
 
         Does nothing once closed.
         """
@@ -363,7 +363,7 @@ class Producer:
             try:
                 return self._cluster.insist(self._open, timeout_s=timeout_s)
             except Refused as refused:
-                # Spark ends the other attempt, or this one; a broker ends connections that nobody answers on.
+                # Spark ends the other attempt, or this one; a broker ends connections that do not answer.
                 if refused.code is not WireCode.PRODUCER_BUSY:
                     raise
                 _log.warning("%s: %s; waiting until it ends", self.topic, refused.said)
@@ -381,7 +381,7 @@ class Producer:
         self._check_alone()
 
     def _check_alone(self) -> None:
-        """Raises OtherAttempt if somebody has stored a part of an entry that is pending here."""
+        """Raises OtherAttempt if another attempt has stored a part of an entry that is pending here."""
         pending = self._producer.pending
         if pending and pending[0].sequence_id <= self.last_sequence_id < pending[0].highest_sequence_id:
             raise OtherAttempt(self.topic, self.name)

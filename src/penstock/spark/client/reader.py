@@ -119,7 +119,7 @@ class EntryReader:
         self._taken_entries = self._taken_messages = 0
 
     def runs(self) -> Generator[Deliveries]:
-        """The entries, in order; what a run points to is lent until the next one is asked for.
+        """The entries, in order; the buffer of a run is lent until the next one is asked for.
 
         Raises:
             DataLost, NothingCame: messages that should be there are gone, or do not come.
@@ -189,7 +189,7 @@ class EntryReader:
         return self._subscription
 
     def _window(self) -> int:
-        """How many messages may be on their way: fewer near the end, so that little is sent which nobody reads."""
+        """How many messages may be on their way: fewer near the end, so that little is sent which is not read."""
         if not self._taken_entries:
             return min(self._ahead, _PERMITS_FIRST)
         if self.position.ledger_id != self._end.ledger_id:
@@ -198,7 +198,7 @@ class EntryReader:
         return min(self._ahead, -(-entries_left * self._taken_messages // self._taken_entries))
 
     def _take(self, subscription: Subscription) -> Deliveries | None:
-        """What has come, waited for until it is worth a run; None when nothing came for a while."""
+        """Wait for entries until they are worth a run, and return them; None when nothing came for a while."""
         connection = subscription.connection
         inbound = connection.inbound
         starts, stop = self._frames(connection)
@@ -238,7 +238,7 @@ class EntryReader:
     # -- what is missing ---------------------------------------------------------------------------------------------
 
     def _checked(self, entries: Deliveries) -> tuple[Deliveries, MessageId]:
-        """Those inside the range, and the position behind them. Raises DataLost."""
+        """Return entries inside the range, and the position behind them. Raises DataLost."""
         ledgers, ids = entries.ledger_ids, entries.entry_ids
         start, end = self.position, self._end
         early = (ledgers < start.ledger_id) | ((ledgers == start.ledger_id) & (ids < start.entry_id))
@@ -258,7 +258,7 @@ class EntryReader:
 
         Raises:
             EntriesMissed: there is an entry between, which did not come.
-            DataLost: what is missing was removed.
+            DataLost: the missing entries were removed.
         """
         if not len(ids) or not self._proves:
             return
@@ -322,7 +322,7 @@ class EntryReader:
 def read(
     cluster: Cluster, topic: str, start: MessageId, end: MessageId, options: ReadOptions, *, clock: Clock | None = None
 ) -> Iterator[Messages]:
-    """The messages of [`start`, `end`), in order; what they point to is lent until the next ones are asked for.
+    """The messages of [`start`, `end`), in order; their buffer is lent until the next ones are asked for.
 
     Raises:
         ClientError: as `EntryReader.runs`, or a message cannot be read.
@@ -369,7 +369,7 @@ def _look_back(
             start = EARLIEST
         found: dict[int, bytes] = {}
         for run in EntryReader(cluster, topic, start, before, lenient, proves=False).runs():
-            # Others are not in the range: whether they can be decrypted is nobody's question.
+            # Others are not in the range: whether they can be decrypted does not matter.
             if len(mine := entries_of(run, uuid)):
                 found.update(pieces_in(options.decryption.decrypted(mine, topic)))
         if found.keys() >= set(range(wanted)):

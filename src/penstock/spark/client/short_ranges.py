@@ -223,7 +223,7 @@ class _Group:
             if not isinstance(answers[request_id], Refused)
         }
         events += self._ask_for_earliest(connection)
-        # A broker that sends what nobody asked for: the range is read again by itself.
+        # A broker that sends entries unasked: the range is read again by itself.
         unasked = {event.consumer_id for event in events if isinstance(event, Message)}
         gone = {event.consumer_id for event in events if isinstance(event, ConsumerClosed)}
         for number in (unasked | gone) & self._reading.keys():

@@ -62,7 +62,7 @@ class Subscription:
         """Take the durable subscription of this name; made if it is not there, at the topic's beginning or its end.
 
         Raises:
-            Refused: CONSUMER_BUSY when somebody else has it …; and what `Connection` raises.
+            Refused: CONSUMER_BUSY when another consumer has it …; and what `Connection` raises.
         """
         body = codec.CommandSubscribe(
             topic=topic,

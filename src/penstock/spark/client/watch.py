@@ -46,14 +46,14 @@ class Query(NamedTuple):
 
 
 class Count(NamedTuple):
-    """What was counted; messages of the first entry that `start` has passed are counted, too."""
+    """Counts of a range; messages of the first entry that `start` has passed are counted, too."""
 
     next_id: MessageId  # the first entry that was not counted
     entries: int
     messages: int
     bytes: int
     next_messages: int  # of that entry, if it was what exceeded a limit
-    next_publish_ms: int  # when it was published; 0 if there is none, or nobody asked
+    next_publish_ms: int  # when it was published; 0 if there is none, or it was not asked for
 
 
 class Seen(NamedTuple):
@@ -210,7 +210,7 @@ class Watch:
             read_compacted=self._compacted,
             force_topic_creation=False,
         )
-        # At the end: a cursor at the beginning would show a backlog that nobody is going to read.
+        # At the end: a cursor at the beginning would show a backlog that is never read.
         body.start_message_id.ledgerId = body.start_message_id.entryId = _LATEST
         return Consumer(body)
 

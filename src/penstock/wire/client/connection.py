@@ -15,14 +15,13 @@ Theory of operation
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.core.position import Position
 from penstock.core.units import NS_PER_S
 from penstock.wire import codec, metadata
 from penstock.wire.client import events
-from penstock.wire.client.commands import ANSWERS, PROTOCOL_VERSION, UINT64_MAX, encode, kind_of, refusal_in
-from penstock.wire.client.errors import BrokerSilent, RequestRefused
+from penstock.wire.client.events import BrokerSilent, RequestRefused
 from penstock.wire.client.frames import (
     ANNOUNCED_BYTES_MAX,
     FRAME_BYTES_MAX,
@@ -48,8 +47,85 @@ if TYPE_CHECKING:
     from penstock.wire.client.producer import Producer
     from penstock.wire.codec import MessageMetadata
 
-    # What to show: in CONNECT for b"", else for the data of a broker's challenge.
     Credentials = Callable[[bytes], bytes]
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Commands of a client as frames; which answer each request has; and how each answer says no.
+#
+# Why the generated classes as bodies: they name every field that the protocol has. What is added here is what they do
+# not say: which command a body belongs to, and what comes back for it. Where: `ClientConnection` encodes with it; tests
+# that write frames by hand use `frame`.
+
+PROTOCOL_VERSION: Final = 21  # as current clients announce it; a broker answers with the lower of both sides'
+UINT64_MAX: Final = 2**64 - 1
+
+_EMPTY: Final = BaseCommand()
+_BODIES: Final[dict[int, type[Message]]] = {
+    field.number: type(getattr(_EMPTY, field.name)) for field in BaseCommand.DESCRIPTOR.fields if field.message_type
+}
+_KINDS: Final = {body: kind for kind, body in _BODIES.items()}
+
+# What answers a request when it succeeds. Each may be answered with ERROR instead.
+ANSWERS: Final[dict[int, int]] = {
+    BaseCommand.PRODUCER: BaseCommand.PRODUCER_SUCCESS,
+    BaseCommand.CLOSE_PRODUCER: BaseCommand.SUCCESS,
+    BaseCommand.SUBSCRIBE: BaseCommand.SUCCESS,
+    BaseCommand.UNSUBSCRIBE: BaseCommand.SUCCESS,
+    BaseCommand.SEEK: BaseCommand.SUCCESS,
+    BaseCommand.CLOSE_CONSUMER: BaseCommand.SUCCESS,
+    BaseCommand.ACK: BaseCommand.ACK_RESPONSE,
+    BaseCommand.CONSUMER_STATS: BaseCommand.CONSUMER_STATS_RESPONSE,
+    BaseCommand.GET_LAST_MESSAGE_ID: BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE,
+    BaseCommand.LOOKUP: BaseCommand.LOOKUP_RESPONSE,
+    BaseCommand.PARTITIONED_METADATA: BaseCommand.PARTITIONED_METADATA_RESPONSE,
+    BaseCommand.GET_TOPICS_OF_NAMESPACE: BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE,
+    BaseCommand.GET_SCHEMA: BaseCommand.GET_SCHEMA_RESPONSE,
+    BaseCommand.GET_OR_CREATE_SCHEMA: BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE,
+    BaseCommand.WATCH_TOPIC_LIST: BaseCommand.WATCH_TOPIC_LIST_SUCCESS,
+    BaseCommand.WATCH_TOPIC_LIST_CLOSE: BaseCommand.SUCCESS,
+}
+
+
+def kind_of(body: Message) -> int:
+    """The `BaseCommand.Type` that a body belongs to."""
+    return _KINDS[type(body)]
+
+
+def encode(body: Message) -> bytes:
+    """A frame that holds this command and no payload."""
+    return codec.encode(kind_of(body), body)
+
+
+def frame(kind: int, **fields: Any) -> bytes:  # noqa: ANN401 - whatever the command's fields are
+    """A frame with one command; keyword arguments are fields of its body, a dict for a message inside it."""
+    return codec.encode(kind, _BODIES[kind](**fields))
+
+
+def refusal_in(kind: int, body: Body) -> tuple[int, str] | None:
+    """The code and message of an answer that is an error; several commands have their own way to say no."""
+    if kind == BaseCommand.ERROR:
+        return body.error, body.message
+    if kind == BaseCommand.LOOKUP_RESPONSE:
+        failed = body.response == codec.CommandLookupTopicResponse.Failed
+    elif kind == BaseCommand.PARTITIONED_METADATA_RESPONSE:
+        failed = body.response == codec.CommandPartitionedTopicMetadataResponse.Failed
+    elif kind == BaseCommand.ACK_RESPONSE:
+        failed = body.HasField("error")
+    elif kind in _WITH_ERROR_CODE:
+        return (body.error_code, body.error_message) if body.HasField("error_code") else None
+    else:
+        return None
+    return (body.error, body.message) if failed else None
+
+
+_WITH_ERROR_CODE: Final = frozenset(
+    (
+        BaseCommand.CONSUMER_STATS_RESPONSE,
+        BaseCommand.GET_SCHEMA_RESPONSE,
+        BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE,
+    )
+)
+
 
 # What current clients of Pulsar say they can do, as far as this one does it.
 FEATURES: Final = frozenset({"supports_auth_refresh", "supports_broker_entry_metadata"})
@@ -70,7 +146,7 @@ def no_credentials(challenge: bytes) -> bytes:  # noqa: ARG001 - as Credentials 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """What a client says of itself in CONNECT.
+    """The client's fields of CONNECT.
 
     Attributes:
         client_version: for the broker's log and statistics.
@@ -79,7 +155,7 @@ class Hello:
         features: names of FeatureFlags that it supports.
         proxy_to_broker_url: host:port of the broker to be connected to, said to a proxy.
         original_principal: the role of the client for whom a proxy speaks.
-        original_auth_data: what that client has shown, and
+        original_auth_data: the data that this client has shown, and
         original_auth_method: by which method.
         proxy_version: of the proxy that speaks.
     """
@@ -126,9 +202,9 @@ class ClientConnection:
     """A client's end of the protocol. CONNECT is queued when it is made.
 
     Attributes:
-        inbound: the receive buffer. Whoever reads in bulk takes MESSAGE frames from there itself, and counts them with
+        inbound: the receive buffer. A reader in bulk takes MESSAGE frames from there itself, and counts them with
             `Consumer.took` and `flow`.
-        connected: what the broker said of itself; None before the handshake is over.
+        connected: the broker's answer to CONNECT; None before the handshake is over.
     """
 
     def __init__(
@@ -142,7 +218,7 @@ class ClientConnection:
         """Begin with CONNECT.
 
         Args:
-            hello: what to say in it.
+            hello: the fields of CONNECT.
             credentials: asked for each challenge, so that what expires may be renewed; what it raises is passed on.
             inbound: where to receive; its bound on frames becomes the broker's with the handshake.
             answer_bytes_max: for a connection that only asks: the largest answer, whatever the broker announces. All
@@ -183,7 +259,7 @@ class ClientConnection:
         self._heard = True
 
     def data_to_send(self) -> list[Buffer]:
-        """What to write, in order; it counts as written."""
+        """Return the bytes to write, in order; they count as written."""
         self._unasked = 0
         out, self._out = self._out, []
         return out
@@ -192,10 +268,10 @@ class ClientConnection:
         """The next event in what was received; None when more must be received first.
 
         Args:
-            before_messages: None also when the next frame is a MESSAGE, for whoever takes these from `inbound`.
+            before_messages: None also when the next frame is a MESSAGE, for readers that take these from `inbound`.
 
         Raises:
-            ProtocolError: what came is not the protocol, or not in its order.
+            ProtocolError: the bytes are not the protocol, or not in its order.
         """
         while not (before_messages and self.inbound.is_message) and (frame := self.inbound.take_frame()) is not None:
             event = self._event_of(frame)
@@ -251,7 +327,7 @@ class ClientConnection:
     def open_producer(self, producer: Producer) -> int:
         """Open a producer, the first time or once more; returns the request id.
 
-        What it has pending is sent again as soon as the broker has answered.
+        Its pending entries are sent again as soon as the broker has answered.
         """
         return self.request(producer.opening(), f"opening a producer on {producer.topic}", member=producer)
 
@@ -263,7 +339,7 @@ class ClientConnection:
         self._out += (made.head, made.payload)
 
     def close_producer(self, producer: Producer) -> int:
-        """Close a producer; returns the request id. What it has pending stays pending."""
+        """Close a producer; returns the request id. Its pending entries stay pending."""
         self._producers.pop(producer.producer_id, None)
         body = codec.CommandCloseProducer(producer_id=producer.producer_id, request_id=0)
         return self.request(body, f"closing a producer on {producer.topic}")
@@ -294,7 +370,7 @@ class ClientConnection:
         """Acknowledge entries.
 
         Args:
-            consumer: to whom they were sent.
+            consumer: the receiver of the messages.
             positions: of the entries; of the last one for a cumulative acknowledgement.
             cumulative: with everything before it.
             ack_set: of each, the messages of its batch that are not acknowledged: a bit each, in signed 64-bit words.
@@ -345,7 +421,7 @@ class ClientConnection:
     def keep_alive(self, now_ns: int) -> int:
         """Send a PING when the broker has been silent for KEEP_ALIVE_NS; returns when to call this again.
 
-        What came since the last call counts as having come now.
+        Bytes that came since the last call count as having come now.
 
         Raises:
             BrokerSilent: it has sent nothing for KEEP_ALIVE_NS since the PING.

@@ -3,7 +3,7 @@
 
 Why half: to grant each message's permit by itself would cost a command for each; to wait until none is left would let
 the broker wait for a round trip.
-Where: `ClientConnection.subscribe` opens one and grants its permits; whoever takes messages in bulk counts with `took`.
+Where: `ClientConnection.subscribe` opens one and grants its permits; a reader in bulk counts with `took`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Consumer:
         return self.body.topic
 
     def opened(self) -> None:
-        """It is open, the first time or once more: the broker has no permits of it."""
+        """Note that it is open, the first time or once more: the broker has no permits of it."""
         self.permits = 0
 
     def took(self, messages: int) -> None:

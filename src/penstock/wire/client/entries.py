@@ -3,7 +3,7 @@
 
     total size | command size | SEND | 0x0e01 | checksum | metadata size | metadata | payload
 
-Where: `Producer` sends with `send_head`, which does not copy the payload; the rest is for whoever wants whole frames.
+Where: `Producer` sends with `send_head`, which does not copy the payload; the rest is for users of whole frames.
 """
 
 from __future__ import annotations

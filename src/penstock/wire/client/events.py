@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker said, as a client hears it.
+"""Commands of a broker, as events of a client.
 
 PINGs, authentication challenges and commands of newer brokers are answered or passed over by `ClientConnection`, and
 make no event. `body` is the generated class of the command.
@@ -9,17 +9,61 @@ Where: made by `ClientConnection.next_event`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from penstock.core.checksum import is_sealed
+from penstock.core.errors import PenstockError, WireCode
 from penstock.core.position import Position
 from penstock.wire import metadata
 from penstock.wire.client.frames import payload_in
 
 if TYPE_CHECKING:
-    from penstock.wire.client.errors import RequestRefused
     from penstock.wire.client.frames import Body
     from penstock.wire.codec import CommandMessage, FeatureFlags, MessageMetadata
+
+
+# -- what a broker refuses a client, and what ends a connection that neither side closed -------------------------------
+
+_CODES: Final = {int(code): code for code in WireCode}
+
+# Errors after which the same request may succeed, after a pause and a new lookup.
+RETRIABLE: Final = frozenset(
+    {
+        WireCode.PERSISTENCE_ERROR,
+        WireCode.CONSUMER_BUSY,
+        WireCode.SERVICE_NOT_READY,
+        WireCode.PRODUCER_BLOCKED_QUOTA_EXCEEDED_ERROR,
+        WireCode.TOO_MANY_REQUESTS,
+        WireCode.PRODUCER_BUSY,
+    }
+)
+
+
+class RequestRefused(PenstockError):
+    """The broker answered with an error.
+
+    Attributes:
+        code: the protocol's error code; a number that this version does not know reads as UNKNOWN_ERROR.
+        said: the broker's message.
+        what: the request, for the text: "looking up topic t".
+    """
+
+    def __init__(self, code: int, said: str, what: str) -> None:
+        self.code = _CODES.get(code, WireCode.UNKNOWN_ERROR)
+        self.said, self.what = said, what
+        super().__init__(f"{what} was refused with {self.code.name}: {said}")
+
+    @property
+    def retriable(self) -> bool:
+        """Whether the same request may succeed later, after a new lookup."""
+        return self.code in RETRIABLE
+
+
+class BrokerSilent(PenstockError):
+    """Nothing came for so long that the broker, or the network, counts as gone; close the connection."""
+
+    def __init__(self, silent_ns: int) -> None:
+        super().__init__(f"the broker has sent nothing for {silent_ns / 1e9:g} s and did not answer a PING")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +159,7 @@ class Message:
 
     @property
     def payload(self) -> memoryview:
-        """What follows the metadata: the message, or all messages of a batch. Raises ProtocolError."""
+        """The bytes behind the metadata: the message, or all messages of a batch. Raises ProtocolError."""
         return payload_in(self.entry)
 
 

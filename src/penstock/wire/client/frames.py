@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FRAME_PADDING_BYTES: Final = 10 * KIB
 MESSAGE_BYTES_MAX: Final = 5 * MIB
 FRAME_BYTES_MAX: Final = MESSAGE_BYTES_MAX + FRAME_PADDING_BYTES
-# A broker may announce larger messages than the usual 5 MiB; whoever announces more than this is no broker.
+# A broker may announce larger messages than the usual 5 MiB; a peer that announces more than this is no broker.
 ANNOUNCED_BYTES_MAX: Final = 256 * MIB
 # The buffer: enough for answers at first, and what it grows to once more than that comes, unless told otherwise.
 _FIRST_BYTES: Final = 4 * KIB
@@ -109,7 +109,7 @@ def entry_in(came: bytes) -> bytes:
 
 
 def payload_in(entry: bytes) -> memoryview:
-    """What follows the metadata of a sealed entry. Raises ProtocolError."""
+    """Return the bytes behind the metadata of a sealed entry. Raises ProtocolError."""
     start = SEAL_BYTES + 4 + int.from_bytes(entry[SEAL_BYTES : SEAL_BYTES + 4], "big")
     if start > len(entry):
         raise ProtocolError("an entry shorter than its metadata")
@@ -120,7 +120,7 @@ class Inbound:
     """The receive buffer of one connection.
 
     Attributes:
-        data: what was read. Places in it hold until the next `room`.
+        data: the bytes that were read. Places in it hold until the next `room`.
         begin: where the first frame that was not taken begins.
         end: where what was read ends.
         frame_bytes_max: the largest size that a frame may announce.
@@ -209,7 +209,7 @@ class Inbound:
         full = self.end == len(self.data) < self._buffer_bytes
         if not held:
             self.begin = self.end = 0
-        # Not below 0: there may be whole frames that nobody has taken yet.
+        # Not below 0: there may be whole frames that were not taken yet.
         missing = max(0, _SIZE_BYTES + self.frame_size(self.begin) - held) if held >= _SIZE_BYTES else 0
         wanted = max(missing, min(_ROOM_BYTES_MIN, len(self.data) // 2))
         # Soon it would have to be moved: cheaper now that it is next to nothing.

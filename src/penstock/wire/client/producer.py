@@ -42,7 +42,7 @@ class Producer:
         last_sequence_id: the highest that the topic has stored under this name, as of the last opening; -1 when there
             is none, or the topic does not deduplicate.
         next_sequence_id: of the next message, when the caller gives none.
-        schema_version: what the broker calls the schema.
+        schema_version: the broker's name of the schema.
         topic_epoch: of a producer that has the topic to itself.
         pending: entries that were sent and not answered, in their order.
         pending_bytes: of their payloads.
@@ -104,7 +104,7 @@ class Producer:
         return body
 
     def opened(self, answer: CommandProducerSuccess) -> None:
-        """It is open; entries that the topic has stored are no longer pending. What still is must be sent again."""
+        """Note that it is open: entries that the topic has stored are no longer pending; send the others again."""
         if not self._openings:
             self.next_sequence_id = answer.last_sequence_id + 1
         self._openings += 1
