@@ -74,6 +74,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def rows_of(config: Path | None, data_dir: Path | None) -> tuple[list[dict[str, object]], list[str]]:
+    """Return all settings as `serve` would have them, secrets as ***, and notes on them. Raises as `run`."""
+    start = settings.load(file=config, environment=os.environ)
+    effective, notes = _with_changes(start, data_dir) if data_dir is not None else (start, [])
+    return _rows(effective), [*effective.warnings, *notes]
+
+
 def _with_changes(start: Settings, data_dir: Path) -> tuple[Settings, Sequence[str]]:
     """Return the settings with an administrator's changes, and the changes that cannot be used."""
     from penstock.broker.configuration import usable

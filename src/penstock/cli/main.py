@@ -54,6 +54,7 @@ COMMANDS: Final = {
     "why": Command("why", "say what slows a tenant, namespace, topic or producer"),
     "top": Command("top", "show what is published, delivered and left over, all the time"),
     "doctor": Command("doctor", "say what is wrong with a data directory, settings or a cluster"),
+    "support-bundle": Command("support_bundle", "collect what a maintainer needs to help, without secrets"),
     "bench": Command("bench", "measure a broker"),
     "context": Command("context", "name clusters, and choose one"),
     "token": Command("token", "create keys and tokens"),

@@ -15,7 +15,7 @@ from penstock.cli.exits import CommandFailed, Exit, wrong
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from types import TracebackType
 
     from penstock.cli.contexts import Target
@@ -25,6 +25,7 @@ Json: TypeAlias = Any
 TIMEOUT_S: Final = 60.0
 # Brokers of Pulsar name the broker that serves a topic, which may have moved on.
 _REDIRECTS_MAX: Final = 5
+_PIECE_BYTES: Final = 65_536
 _STATUSES: Final = {401: Exit.NOT_ALLOWED, 403: Exit.NOT_ALLOWED, 404: Exit.NOT_FOUND}
 _NEXT: Final = {
     401: "; show a token with --token-file, or in the variable PENSTOCK_TOKEN",
@@ -78,31 +79,54 @@ class Rest:
             CommandFailed: the broker does not answer, or refuses; the message has its reason.
         """
         data = None if body is None else json.dumps(body).encode()
-        whole = f"{path}?{urlencode(query)}" if query else path
-        url = self._url
-        answer = self._once(url, verb, whole, data)
-        for _ in range(_REDIRECTS_MAX):
-            if answer.status not in {307, 308} or not (location := answer.headers.get("location")):
-                break
-            url, whole = _redirected(url, location)
-            answer = self._once(url, verb, whole, data)
-        if answer.status >= 300:
-            raise _refused(answer)
-        return answer
+        url, response = self._response(verb, f"{path}?{urlencode(query)}" if query else path, data)
+        return _answer(response, b"".join(self._pieces(url, response)))
 
-    def _once(self, url: str, verb: str, path: str, data: bytes | None) -> Answer:
+    def pieces(self, path: str) -> Iterator[bytes]:
+        """Yield what a path answers, however long it is, in pieces of up to 64 KiB. Raises as `ask`."""
+        url, response = self._response("GET", path, None)
+        yield from self._pieces(url, response)
+
+    def _response(self, verb: str, path: str, data: bytes | None) -> tuple[str, http.client.HTTPResponse]:
+        """Return the URL of the broker that answers, and its response. Raises as `ask`."""
+        url = self._url
+        response = self._once(url, verb, path, data)
+        for _ in range(_REDIRECTS_MAX):
+            if response.status not in {307, 308} or not (location := response.getheader("location")):
+                break
+            b"".join(self._pieces(url, response))
+            url, path = _redirected(url, location)
+            response = self._once(url, verb, path, data)
+        if response.status >= 300:
+            raise _refused(_answer(response, b"".join(self._pieces(url, response))))
+        return url, response
+
+    def _once(self, url: str, verb: str, path: str, data: bytes | None) -> http.client.HTTPResponse:
         scheme, place = _place(url)
         connection = self._connection(scheme, place)
         headers = self._headers | ({"Content-Type": "application/json"} if data is not None else {})
         try:
             connection.request(verb, path, body=data, headers=headers)
-            response = connection.getresponse()
-            return Answer(
-                response.status, {name.lower(): text for name, text in response.getheaders()}, response.read()
-            )
+            return connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise CommandFailed(_unanswered(url, error), Exit.NO_ANSWER) from error
+
+    def _pieces(self, url: str, response: http.client.HTTPResponse) -> Iterator[bytes]:
+        """Yield the body. If the caller does not want all of it, the connection ends, for it cannot be used again."""
+        done = False
+        try:
+            while piece := response.read(_PIECE_BYTES):
+                yield piece
+            if response.length:  # With a size, read does not complain of an early end.
+                raise http.client.IncompleteRead(b"", response.length)
+            done = True
+        except (OSError, http.client.HTTPException) as error:
+            raise CommandFailed(_unanswered(url, error), Exit.NO_ANSWER) from error
+        finally:
+            if not done:
+                response.close()
+                self._connection(*_place(url)).close()
 
     def _connection(self, scheme: str, place: str) -> http.client.HTTPConnection:
         kept = self._connections.get((scheme, place))
@@ -122,6 +146,10 @@ class Rest:
     ) -> None:
         for connection in self._connections.values():
             connection.close()
+
+
+def _answer(response: http.client.HTTPResponse, body: bytes) -> Answer:
+    return Answer(response.status, {name.lower(): text for name, text in response.getheaders()}, body)
 
 
 def tls_context(cacert: str) -> ssl.SSLContext:
