@@ -95,7 +95,11 @@ RECIPES: Final = {
         ),
     ],
     "command": [
-        Edit("src/penstock/cli/main.py", '    "context": "context",\n', '    "a-recipe": "a_recipe",\n'),
+        Edit(
+            "src/penstock/cli/main.py",
+            '    "context": Command("context", "name clusters, and choose one"),\n',
+            '    "a-recipe": Command("a_recipe", "cook"),\n',
+        ),
         Edit(
             "src/penstock/cli/a_recipe.py",
             "",
