@@ -170,6 +170,30 @@ def test_a_body_too_large_is_refused_when_no_length_was_announced(rest: httpx.Cl
     assert answer.status_code == 413
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 204),  # a program
+        ({"sec-fetch-site": "same-origin", "origin": "http://broker"}, 204),  # the console
+        ({"sec-fetch-site": "none"}, 204),  # typed by the user
+        ({"origin": "HOST"}, 204),  # the console of a broker without TLS
+        ({"sec-fetch-site": "cross-site", "origin": "https://evil.example"}, 403),
+        ({"sec-fetch-site": "same-site", "origin": "http://127.0.0.1:1"}, 403),  # another port of this host
+        ({"sec-fetch-site": "", "origin": "HOST"}, 403),
+        ({"origin": "https://evil.example"}, 403),
+        ({"origin": "null"}, 403),  # a page in a frame without an origin
+    ],
+)
+def test_a_page_of_another_site_changes_nothing(
+    rest: httpx.Client, topic: str, headers: dict[str, str], status: int
+) -> None:
+    assert rest.put(f"/admin/v2/persistent/{topic}/subscription/s").status_code == 204
+    sent = {name: value.replace("HOST", str(rest.base_url).rstrip("/")) for name, value in headers.items()}
+    answer = rest.post(f"/admin/v2/persistent/{topic}/subscription/s/skip_all", headers=sent)
+    assert answer.status_code == status, answer.text
+    assert rest.get(f"/admin/v2/persistent/{topic}/subscriptions", headers=sent).json() == ["s"]
+
+
 async def test_what_is_not_a_request_goes_through_untouched() -> None:
     seen = []
 

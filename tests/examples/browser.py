@@ -3,7 +3,7 @@
 
 Why: what a page looks like on a telephone only a browser knows. The protocol is JSON between zero bytes, so no library
 is needed to speak it; and unlike the command line it can set the width to 390 pixels and hear complaints and requests.
-Where: the tests of the demo's report.
+Where: the tests of the demo's report, and of the console.
 """
 
 from __future__ import annotations
@@ -69,21 +69,36 @@ class Page:
 
     def open(self, path: Path, *, width: int, dark: bool = False) -> None:
         """Show a file in a window of so many pixels, and wait until it is there."""
+        self.visit(path.as_uri(), width=width, dark=dark)
+
+    def visit(self, url: str, *, width: int, dark: bool = False) -> None:
+        """Load a page in a window of so many pixels, and wait until it is there."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=844, deviceScaleFactor=1, mobile=width < 600
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.events.clear()
-        self.call("Page.navigate", url=path.as_uri())
+        self.call("Page.navigate", url=url)
         if not self.heard("Page.loadEventFired"):
             self._until(lambda message: message.get("method") == "Page.loadEventFired")
 
     def evaluate(self, expression: str) -> Any:  # noqa: ANN401 -- whatever the script returns
-        """The value of a piece of JavaScript."""
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        """The value of a piece of JavaScript; of a promise, what becomes of it."""
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
+
+    def until(self, condition: str, within_s: float = 30.0) -> None:
+        """Wait until a piece of JavaScript is true; fails with the text of the page."""
+        came = self.evaluate(
+            f"""new Promise((tell) => {{
+              const look = () => {{ if ({condition}) tell(true); else setTimeout(look, 30); }};
+              setTimeout(() => tell(false), {within_s * 1_000:.0f});
+              look();
+            }})"""
+        )
+        assert came, f"never: {condition}\n{self.evaluate('document.body.innerText')}"
 
     def heard(self, *methods: str) -> list[Message]:
         """What happened since the page was opened, of these kinds."""

@@ -14,6 +14,7 @@ Where: `api.build` wraps the application in it; uvicorn calls it.
 - A body larger than `body_bytes_max` of its path is refused, before it is read if its length was announced; so is one
 of
   more than `VALUES_MAX` values, before it is parsed. A body without a content type is JSON.
+- A browser's request from a page of another origin is refused if it may change something: see `from_another_site`.
 - A request charges its body and its response to the memory of the admin port, and the number of requests at a time is
   limited. `ALWAYS_ANSWERED` paths are exempt: monitoring must work while other callers flood the port.
 """
@@ -73,6 +74,7 @@ _TEXT: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _SEPARATORS: Final = (b",", b"[", b"{")
 _CONTENT_TYPE: Final = b"content-type"
 _CONTENT_LENGTH: Final = b"content-length"
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _METHODS: Final = ("GET", "PUT", "POST", "DELETE")
 
 
@@ -174,6 +176,9 @@ class RequestMiddleware:
                 self._at_work -= not exempt
 
     def _refusal(self, scope: Scope, *, exempt: bool) -> Response | None:
+        if from_another_site(scope):
+            reason = {"reason": f"a page of another site has sent this {scope['method']}; send it from a program"}
+            return JSONResponse(reason, HTTPStatus.FORBIDDEN, _CLOSE)
         limit, announced = body_bytes_max(scope["path"]), _announced(scope["headers"])
         if announced > limit:
             reason = {"reason": _too_large(announced, limit)}
@@ -290,6 +295,23 @@ async def _take(charge: RequestCharge, nbytes: int) -> None:
         await charge.charge_when_free(nbytes)
     except ServiceNotReady as error:
         raise HTTPException(error.http_status, str(error), headers=_CLOSE | _AGAIN) from error
+
+
+def from_another_site(scope: Scope) -> bool:
+    """Return whether a browser sends this for a page of another origin, and it may change something.
+
+    Why: a browser adds its user's client certificate to any page's requests; and without authentication, whoever looks
+    at a page on the internet would let it skip messages at a broker of their own machine. Programs send neither of
+    these headers. Browsers send Sec-Fetch-Site only to HTTPS and to the local host; else Origin must name this host.
+    """
+    if scope["method"] in _SAFE:
+        return False
+    headers = dict(scope["headers"])
+    site = headers.get(b"sec-fetch-site")
+    if site is not None:
+        return site not in {b"same-origin", b"none"}
+    origin = headers.get(b"origin")
+    return origin is not None and origin.partition(b"://")[2] != headers.get(b"host")
 
 
 def _is_text(path: str) -> bool:

@@ -19,7 +19,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from penstock.admin import overview
 from penstock.admin.credentials import METHOD_HEADER, ORIGINAL_HEADER, credentials_of
+from penstock.admin.front import WithConsole
 from penstock.admin.gateway import ANSWER_S, AcrossLoops
 from penstock.admin.middleware import RequestMiddleware
 from penstock.admin.passing_on import Streamed
@@ -62,8 +64,8 @@ _ALWAYS_OPEN: Final = frozenset({"/healthz", "/status.html"})
 _METRICS: Final = "/metrics"
 # Paths of the cluster, whose brokers decide what a role may do there.
 _OF_CLUSTER: Final = ("/admin/", "/lookup/")
-# Among them are paths of the proxy itself, which `penstock why` asks.
-OWN_PATHS: Final = "/admin/v3/why/"
+# Among them are paths of the proxy itself, which `penstock why` and the console ask.
+OWN_PATHS: Final = "/admin/v3/why"
 
 
 class ProxyGuard:
@@ -109,7 +111,8 @@ class ProxyGuard:
                 f"the proxy's log says what was wrong"
             ) from error
         path = request.scope["path"]
-        theirs = path == _METRICS or (path.startswith(_OF_CLUSTER) and not path.startswith(OWN_PATHS))
+        own = path == OWN_PATHS or path.startswith(f"{OWN_PATHS}/")
+        theirs = path == _METRICS or (path.startswith(_OF_CLUSTER) and not own)
         if not theirs and self._superusers is not None and role not in self._superusers:
             raise AuthorizationFailed(f"role {role!r} is not among superUserRoles of this proxy")
         return role
@@ -181,10 +184,12 @@ async def _json_object(pages: AsyncIterator[Page]) -> AsyncIterator[str]:
 
 log = logging.getLogger(__name__)
 
-# Headers between two neighbours, and those that this proxy writes itself.
+# Headers between two neighbours, those that this proxy writes itself, and those of a browser about the page that it
+# shows: this proxy has looked at them, and a broker would take its own address for another site.
 _NOT_PASSED: Final = frozenset(
     {"connection", "content-length", "host", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer",
-     "transfer-encoding", "upgrade", "expect"}
+     "transfer-encoding", "upgrade", "expect", "cookie", "origin", "referer", "sec-fetch-dest", "sec-fetch-mode",
+     "sec-fetch-site", "sec-fetch-user"}
 )  # fmt: skip
 _METHODS: Final = ["GET", "PUT", "POST", "DELETE", "PATCH", "OPTIONS"]
 
@@ -246,6 +251,12 @@ def build(
         snapshot = await across.answer(inside.snapshots.take(), ANSWER_S)
         return InPieces(inside.render(snapshot), PROMETHEUS_TEXT)
 
+    async def shown_overview(_request: Request) -> Response:
+        return JSONResponse(overview.of_proxy(await across.answer(inside.snapshots.take(), ANSWER_S)))
+
+    async def why_everything(_request: Request) -> Response:
+        return JSONResponse(await across.answer(inside.why.of_everything(), ANSWER_S))
+
     async def why(request: Request) -> Response:
         kind, rest = request.path_params["kind"], unquote(request.path_params["rest"])
         if kind == "tenants":
@@ -289,7 +300,9 @@ def build(
             Route("/healthz", healthz),
             Route("/status.html", status),
             Route("/metrics", metrics),
-            Route(f"{OWN_PATHS}{{kind}}/{{rest:path}}", why),
+            Route(OWN_PATHS, why_everything),
+            Route(f"{OWN_PATHS}/{{kind}}/{{rest:path}}", why),
+            Route("/proxy-stats/overview", shown_overview),
             *proxy_stats_routes(inside.stats, across),
             *(
                 Route(path, pass_on, methods=_METHODS)
@@ -300,7 +313,8 @@ def build(
         exception_handlers={HTTPStatus.NOT_FOUND: not_found, PenstockError: failed, NoResponse: broken_off},
     )
     guarded = app if inside.guard is None else inside.guard.around(app)
-    return RequestMiddleware(guarded, memory=memory, requests_max=requests_max)
+    # The files of the console are for everybody: what they ask for then is not.
+    return WithConsole(RequestMiddleware(guarded, memory=memory, requests_max=requests_max), "proxy", memory)
 
 
 def _nothing_at(path: str, inside: Inside) -> str:

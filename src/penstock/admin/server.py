@@ -104,14 +104,15 @@ class AdminServer:
         """
 
         def application(memory: HttpMemory) -> ASGIApp:
-            from penstock.admin.probes import Probes  # noqa: PLC0415 -- on the thread, see above
+            from penstock.admin.front import WithConsole  # noqa: PLC0415 -- on the thread, see above
+            from penstock.admin.probes import Probes  # noqa: PLC0415
 
             def rest() -> ASGIApp:
                 from penstock.admin import api  # noqa: PLC0415 -- not for probes
 
                 return api.build(gateway, memory, requests_max=self.limits.requests_max, peers=peers)
 
-            return Probes(gateway, memory, rest)
+            return WithConsole(Probes(gateway, memory, rest), "broker", memory)
 
         self.start_with(application)
 

@@ -67,7 +67,7 @@ class Question(NamedTuple):
     quotas: bool = True
 
 
-_COUNT: Final = Question(lists=lambda _owner: True, quotas=False)
+_EVERYTHING: Final = Question(lists=lambda _owner: True, quotas=False)
 
 
 class Explanations(ABC):
@@ -83,6 +83,10 @@ class Explanations(ABC):
         self._used_only = used_only
         # One at a time: sixty at once, each with its portion, would be sixty portions in a turn of the loop.
         self._one = asyncio.Lock()
+
+    async def of_everything(self) -> Json:
+        """Explain why any clients wait. Backlogs are not compared with their quotas, which may read the disk."""
+        return await self._answer(_EVERYTHING)
 
     async def of_tenant(self, tenant: str) -> Json:
         """Explain why clients wait that use topics of a tenant, or list them."""
@@ -104,14 +108,14 @@ class Explanations(ABC):
 
     async def counts(self) -> Mapping[HoldKind, int]:
         """Count what waits now, by kind. Producers that backlog quotas refuse, or would refuse, are not counted."""
-        counts = Counter(hold.kind for hold in (*of_rows(self._budget), *self._of_listings(_COUNT.lists)))
+        counts = Counter(hold.kind for hold in (*of_rows(self._budget), *self._of_listings(_EVERYTHING.lists)))
 
         def take(_kind: Seen, some: Sequence[Hold]) -> bool:
             if some:
                 counts.update(hold.kind for hold in some)
             return True
 
-        await self._look(_COUNT, take)
+        await self._look(_EVERYTHING, take)
         return counts
 
     @abstractmethod
@@ -130,7 +134,7 @@ class Explanations(ABC):
         await self._look(question, take)
         holds += self._of_listings(question.lists)
         del seen[Seen.OTHER]
-        if self._used_only and not (holds or seen):
+        if self._used_only and question is not _EVERYTHING and not (holds or seen):
             raise NotFound(f"no client of this proxy uses {question.of}")
         return explanation(
             question.of,

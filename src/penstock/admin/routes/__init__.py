@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.admin.routes import (
     brokers,
     clusters,
+    console,
     lookup,
     messages,
     namespaces,
@@ -47,5 +48,6 @@ GROUPS: Final[tuple[Callable[[Gateway, Needs], APIRouter], ...]] = (
     lookup.router,
     transactions.router,
     why.router,
+    console.router,
     brokers.router,
 )

@@ -40,6 +40,11 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
 
         return Explanation.model_validate(await gateway.ask(asked))
 
+    @router.get(WHY, dependencies=[needs.superuser])
+    async def why_everything(request: Request) -> Explanation:
+        """Explain what slows producers and subscriptions, whosever they are. Backlog quotas are not compared."""
+        return await explained(request, lambda why: why.of_everything())
+
     @router.get(f"{WHY}/tenants/{{tenant}}", dependencies=[needs.tenant_admin])
     async def why_tenant(request: Request, tenant: str) -> Explanation:
         """Explain what slows the producers and subscriptions of a tenant."""

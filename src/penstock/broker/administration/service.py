@@ -239,6 +239,15 @@ class Service:
         """The id of this broker."""
         return _id(self._addresses)
 
+    @property
+    def number(self) -> int:
+        """The number of this broker."""
+        return self._membership.own
+
+    async def answers(self, target: str) -> tuple[list[Any], list[int]]:
+        """As `Elsewhere.answers`: what the other brokers answer, and the numbers of those that do not."""
+        return await self._elsewhere.answers(target)
+
     def names(self, cluster: str | None = None) -> list[str]:
         """Ids of the brokers of a cluster that serve. Raises NotFound for another cluster."""
         self._check_cluster(cluster)
