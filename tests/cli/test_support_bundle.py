@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import base64
 import gzip
-import http.server
 import json
 import tarfile
-import threading
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import pulsar
 import pytest
@@ -22,9 +20,9 @@ from penstock.cli.exits import CommandFailed, Exit
 from penstock.cli.main import main
 from penstock.cli.support_bundle import busiest
 from penstock.settings.model import KEYS
+from tests.cli.elsewhere import answering
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from penstock.testing.process import BrokerProcess
@@ -190,41 +188,18 @@ def test_topics_with_most_messages_between_the_looks_come_first() -> None:
     assert busiest(first, second, 3) == ["new", "slow", "old"]
 
 
-class Elsewhere(http.server.BaseHTTPRequestHandler):
-    """Another broker with Pulsar's routes, few of which it answers."""
-
-    ANSWERS: ClassVar = {
-        "/admin/v2/brokers/version": "4.0.1",
-        "/admin/v2/brokers": ["broker-1:8080"],
-        "/admin/v2/brokers/configuration/runtime": {"brokerClientAuthenticationParameters": "hunter2", "myPort": "1"},
-        "/admin/v2/brokers/configuration/values": {"myPort": "1"},
-    }
-
-    def do_GET(self) -> None:
-        answer = json.dumps(self.ANSWERS.get(self.path, {"reason": "hunter2: no such route"})).encode()
-        self.send_response(200 if self.path in self.ANSWERS else 404)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def elsewhere() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
+ELSEWHERE = {
+    "/admin/v2/brokers/version": "4.0.1",
+    "/admin/v2/brokers": ["broker-1:8080"],
+    "/admin/v2/brokers/configuration/runtime": {"brokerClientAuthenticationParameters": "hunter2", "myPort": "1"},
+    "/admin/v2/brokers/configuration/values": {"myPort": "1"},
+}
 
 
 @pytest.mark.real
-def test_what_another_broker_does_not_answer_is_noted(elsewhere: str, tmp_path: Path) -> None:
-    found = bundle(tmp_path, elsewhere, "--seconds", "0")
+def test_what_another_broker_does_not_answer_is_noted(tmp_path: Path) -> None:
+    with answering(ELSEWHERE) as url:
+        found = bundle(tmp_path, url, "--seconds", "0")
     assert json.loads(found["settings.json"]) == {
         "brokerClientAuthenticationParameters": {"value": "***", "source": "start"},
         "myPort": {"value": "1", "source": "admin API"},

@@ -3,7 +3,7 @@
 
 Nothing in it is written. A catalog can only be read by a database that writes, so copies of its files are opened, as a
 start would; segments are judged by the functions of recovery. Locks are only held, shared, so that no broker starts
-meanwhile. Where: `doctor` calls `directory`.
+meanwhile. Where: `doctor` calls `directory`, and `upgrade` the functions that copy, lock and open.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from penstock.core.units import MIB
 from penstock.storage.catalog import Catalog
 from penstock.storage.directory import FORMAT_VERSION, PRIVATE, DataDirectory
 from penstock.storage.files import OsFile, OsFiles
+from penstock.storage.formats import NEWEST
 from penstock.storage.index import IndexDamaged
 from penstock.storage.recovery import judge, scan
-from penstock.storage.schema import SHARED_MIGRATIONS, TOPIC_DATA_MIGRATIONS
 from penstock.storage.sealed_index import SealedIndex
 from penstock.storage.segment import file_name
 from penstock.storage.shared_store import LocalPart
@@ -69,7 +69,7 @@ def directory(path: Path, *, wall_ms: int) -> Iterator[Finding]:
         if version is None:
             return
         with ExitStack() as stack:
-            holder = _lock(data, stack)
+            holder = lock(data, stack)
             if holder is not None:
                 yield Finding("directory-in-use", f"process {holder or 'unknown'} uses {path}")
                 return
@@ -86,7 +86,7 @@ def is_directory(path: Path) -> bool:
 def in_use(path: Path) -> bool:
     """Return whether a broker uses a data directory. Raises OSError."""
     with ExitStack() as stack:
-        return _lock(DataDirectory(path), stack) is not None
+        return lock(DataDirectory(path), stack) is not None
 
 
 def _format(path: Path) -> tuple[int | None, list[Finding]]:
@@ -138,7 +138,7 @@ def _clock(path: Path, wall_ms: int) -> Iterator[Finding]:
         yield Finding("clock-behind", f"the clock is {hours:,.1f} hours behind the newest segment of {path}")
 
 
-def _lock(data: DataDirectory, stack: ExitStack) -> str | None:
+def lock(data: DataDirectory, stack: ExitStack) -> str | None:
     """Hold all locks shared until the stack ends; return who holds one of them, None: nobody. Raises OSError."""
     homes = [data.path, *map(data.broker, data.brokers_from(0, OsFiles()))]
     for lock in (home / "lock" for home in homes):
@@ -157,7 +157,7 @@ def _contents(data: DataDirectory) -> Iterator[Finding]:
     brokers = data.brokers_from(0, OsFiles())
     logs = {}
     for number in brokers:
-        with _copies([data.broker(number) / "index" / "index.sqlite"], data.path) as copies:
+        with copies_of([data.broker(number) / "index" / "index.sqlite"], data.path) as copies:
             logs[number], found = _log_of(data.broker(number), copies / f"broker-{number}" / "index" / "index.sqlite")
         yield from _shortened(found)
     yield from _twice(logs)
@@ -166,7 +166,7 @@ def _contents(data: DataDirectory) -> Iterator[Finding]:
         return
     if not data.metadata.exists():
         return
-    with _copies([data.path / "FORMAT", data.metadata, *map(data.topics, brokers)], data.path) as copies:
+    with copies_of([data.path / "FORMAT", data.metadata, *map(data.topics, brokers)], data.path) as copies:
         yield from _catalogs(data, DataDirectory(copies), logs)
 
 
@@ -179,7 +179,7 @@ def _is_missed(path: Path, data: DataDirectory, logs: Mapping[int, _Log]) -> boo
 
 
 @contextmanager
-def _copies(paths: list[Path], root: Path) -> Iterator[Path]:
+def copies_of(paths: list[Path], root: Path) -> Iterator[Path]:
     """Copy databases, with what belongs to them, under a directory of our own."""
     with tempfile.TemporaryDirectory(prefix="penstock-doctor-") as temporary:
         for path in paths:
@@ -279,12 +279,8 @@ def _twice(logs: Mapping[int, _Log]) -> Iterator[Finding]:
 def _catalogs(data: DataDirectory, copies: DataDirectory, logs: Mapping[int, _Log]) -> Iterator[Finding]:
     """Open copies of the catalog as a start would."""
     newer = [
-        *_newer(data.metadata, copies.metadata, len(SHARED_MIGRATIONS) + 1),
-        *(
-            one
-            for number in logs
-            for one in _newer(data.topics(number), copies.topics(number), len(TOPIC_DATA_MIGRATIONS))
-        ),
+        *_newer(data.metadata, copies.metadata, NEWEST.shared_catalog),
+        *(one for number in logs for one in _newer(data.topics(number), copies.topics(number), NEWEST.topic_catalog)),
     ]
     yield from newer
     if newer:
@@ -292,7 +288,7 @@ def _catalogs(data: DataDirectory, copies: DataDirectory, logs: Mapping[int, _Lo
     for number in logs or (0,):
         copies.broker(number).mkdir(exist_ok=True)
         try:
-            catalog = _opened(copies, number)
+            catalog = opened(copies, number)
         except MetadataFailed as error:
             yield Finding("catalog-damaged", str(error).replace(str(copies.path), str(data.path)))
             continue
@@ -305,7 +301,7 @@ def _catalogs(data: DataDirectory, copies: DataDirectory, logs: Mapping[int, _Lo
             catalog.close()
 
 
-def _opened(copies: DataDirectory, number: int) -> Catalog:
+def opened(copies: DataDirectory, number: int) -> Catalog:
     """Open the catalog of one broker, wherever topics are placed. Raises MetadataFailed."""
     shared = LocalPart.open(copies, _post, OsFiles(), brokers=None, exclusive=True, vfs=None)
     return Catalog.open(copies, _post, broker=number, shared=shared, exclusive=True)

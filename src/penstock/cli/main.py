@@ -51,6 +51,7 @@ COMMANDS: Final = {
     "copy": Command("redrive", "send a range of a topic to another topic"),
     "backup": Command("backup", "copy the data of a running broker"),
     "restore": Command("backup", "put a backup into a new data directory"),
+    "upgrade": Command("upgrade", "say what a start of this version would do with stored data"),
     "why": Command("why", "say what slows a tenant, namespace, topic or producer"),
     "top": Command("top", "show what is published, delivered and left over, all the time"),
     "doctor": Command("doctor", "say what is wrong with a data directory, settings or a cluster"),

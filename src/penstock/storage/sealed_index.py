@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 1
 _SCHEMA: Final = """
 CREATE TABLE segments (
     segment INTEGER PRIMARY KEY, bytes INTEGER NOT NULL, entries INTEGER NOT NULL, live_bytes INTEGER NOT NULL);
@@ -138,15 +138,15 @@ class SealedIndex:
 
     def _create(self) -> None:
         version = next(self._connection.execute("PRAGMA user_version"))[0]
-        if version == _SCHEMA_VERSION:
+        if version == SCHEMA_VERSION:
             self._connection.execute(_SCHEMA_BEGUN)
             return
         if version != 0:
-            raise IndexDamaged(f"the index has version {version}, want {_SCHEMA_VERSION}")
+            raise IndexDamaged(f"the index has version {version}, want {SCHEMA_VERSION}")
         with self._connection:
             self._connection.execute(_SCHEMA)
             self._connection.execute(_SCHEMA_BEGUN)
-            self._connection.execute(f"PRAGMA user_version={_SCHEMA_VERSION}")
+            self._connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
     def close(self) -> None:
         """Close the file. If the disk fails, the rest is rebuilt from the log."""

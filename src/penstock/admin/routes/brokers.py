@@ -20,6 +20,7 @@ from penstock.admin.models_stats import ListingMemories, MutedConnections
 from penstock.admin.probes import InPieces
 from penstock.admin.routing import NO_CONTENT, REASON, Namespace
 from penstock.core.errors import NotFound, ServiceNotReady
+from penstock.storage.formats import NEWEST
 
 if TYPE_CHECKING:
     from penstock.admin.access import Needs
@@ -45,6 +46,16 @@ class KeptLog(Model):
     segments: dict[str, int]  # name of the file: durable bytes
 
 
+class StoredFormats(Model):
+    """The versions of what this broker stores; later ones have larger numbers."""
+
+    directory: int  # the data directory as a whole
+    sharedCatalog: int  # noqa: N815 -- names of the JSON
+    topicCatalog: int  # noqa: N815
+    logIndex: int  # noqa: N815
+    log: int
+
+
 class ResourceQuota(Model):
     """The expected load of a bundle, per second."""
 
@@ -60,7 +71,7 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
     """Routes under /admin/v2/brokers, /broker-stats, /bookies, /resource-quotas, and /status.html."""
     router = APIRouter()
     ask = Ask(gateway)
-    for part in (_brokers, _configuration, _status, _statistics, _quotas, _absent):
+    for part in (_brokers, _formats, _configuration, _status, _statistics, _quotas, _absent):
         router.include_router(part(ask, needs))
     return router
 
@@ -119,6 +130,23 @@ def _brokers(ask: Ask, needs: Needs) -> APIRouter:
     async def owned_namespaces(cluster: str, broker_id: Annotated[str, Path(alias="broker")]) -> dict[str, Any]:
         """List the bundles that a broker serves."""
         return await ask(lambda broker: broker.service.owned_namespaces(cluster, broker_id))
+
+    return router
+
+
+def _formats(_: Ask, needs: Needs) -> APIRouter:
+    router = APIRouter(prefix="/admin/v3/brokers", tags=["brokers"])
+
+    @router.get("/formats", dependencies=[needs.anybody])
+    async def formats() -> StoredFormats:
+        """Return the versions of the formats that the broker stores its data in."""
+        return StoredFormats(
+            directory=NEWEST.directory,
+            sharedCatalog=NEWEST.shared_catalog,
+            topicCatalog=NEWEST.topic_catalog,
+            logIndex=NEWEST.log_index,
+            log=NEWEST.log,
+        )
 
     return router
 
