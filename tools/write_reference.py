@@ -199,6 +199,7 @@ def _commands_of(resource: str, parser: argparse.ArgumentParser) -> Iterator[tup
 def _usage(action: argparse.Action) -> str:
     if action.option_strings:
         value = "" if isinstance(action, argparse.BooleanOptionalAction) else f" {action.metavar or 'NAME'}"
+        value = f" [{value.strip()}]" if action.nargs == "?" else value
         return f"[{action.option_strings[0]}{value}]"
     return f"[{action.metavar} …]" if action.nargs == "*" else str(action.metavar)
 

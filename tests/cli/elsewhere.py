@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An admin port of others, which answers a few routes of Pulsar's."""
+"""An admin port of others, which answers a few routes of Pulsar's, and accepts everything."""
 
 from __future__ import annotations
 
@@ -25,6 +25,12 @@ def answering(answers: Mapping[str, Any]) -> Iterator[str]:
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
             self.wfile.write(answer)
+
+        def accept(self) -> None:
+            self.send_response(204)
+            self.end_headers()
+
+        do_PUT = do_POST = do_DELETE = accept  # noqa: N815 - names of the base
 
         def log_message(self, *_: object) -> None:
             """Say nothing."""

@@ -31,6 +31,7 @@ class Exit(IntEnum):
     NOT_ALLOWED = 4, "the caller is not authenticated, or may not do this"
     NO_ANSWER = 5, "nobody answered at the address, or not in time"
     BAD_NEWS = 6, "it was answered, and the answer is bad news: `why` found a limit, `doctor` a fault"
+    NOT_YET = 7, "it was accepted, and `--wait` ended before all brokers showed its effect"
     INTERRUPTED = 130, "Ctrl-C"
 
 

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from penstock.cli import contexts, output, values
+from penstock.cli import contexts, output, values, waiting
 from penstock.cli.exits import Exit, did_you_mean, wrong
 from penstock.cli.main import COMMANDS
 
@@ -103,6 +103,8 @@ def add_action(subcommands: argparse._SubParsersAction[argparse.ArgumentParser],
         shape = None if of_policy else values.described(first["body"]) + ", or JSON, or @FILE"
         parser.add_argument("values", metavar="VALUE", nargs="*", help=(shape or "see below").replace("%", "%%"))
     _add_queries(parser, [query for one in action.policies.values() for query in one.get("query", ())])
+    if waiting.has_effect(resource, action.name):
+        waiting.add_option(parser)
     output.add_option(parser)
     contexts.add_options(parser)
 
@@ -166,8 +168,14 @@ def _run(arguments: argparse.Namespace) -> int:
     action: Action = arguments.action
     name = "" if "" in action.policies else policy_named(arguments.policy, list(action.policies))
     request = Request(arguments, name, action.policies[name])
-    with Rest(contexts.target(arguments)) as rest:
-        answer = request.ask(rest)
+    target = contexts.target(arguments)
+    with Rest(target) as rest:
+        if getattr(arguments, "wait", None) is None:
+            answer = request.ask(rest)
+        else:
+            waits = waiting.Waiting(arguments, target, rest, request.path())
+            answer = request.ask(rest)
+            waits.wait(rest)
     if answer.status == 204 and action.policies[name]["verb"] == "GET":
         output.notice("nothing is set")
     output.show(_shown(answer), arguments.output)
@@ -185,11 +193,12 @@ class Request:
 
     def ask(self, rest: Rest) -> Answer:
         """Send it. Raises CommandFailed."""
-        path = self._path()
+        path = self.path()
         query = self._query()
         return rest.ask(self._operation["verb"], path, query, self._body(rest))
 
-    def _path(self) -> str:
+    def path(self) -> str:
+        """Return its path; of a policy, once, as its words are used up. Raises CommandFailed."""
         return _NAMED.sub(lambda found: self._part(found[1]), _template(self._operation["path"]))
 
     def _part(self, name: str) -> str:
@@ -201,7 +210,7 @@ class Request:
             if not self._words:
                 raise wrong(f"{self._what} needs {metavar}")
             given = self._words.pop(0)
-        part = path_part(metavar, given)
+        part = values.path_part(metavar, given)
         return part.partition("/")[2] if name.endswith(_BARE.lower()) else part
 
     def _query(self) -> dict[str, str]:
@@ -246,20 +255,6 @@ class Request:
 def _worded(text: str, shape: Mapping[str, Any]) -> str:
     """Return a parameter as its route takes it."""
     return str(values.scalar(text, shape, option(shape["name"])))
-
-
-def path_part(metavar: str, given: str) -> str:
-    """Return a name as a part of a path. Raises InvalidTopicName."""
-    from urllib.parse import quote
-
-    from penstock.core.names import NamespaceName, TopicName
-
-    if metavar == "TOPIC":
-        topic = TopicName.parse(given)
-        return f"{topic.domain}/{topic.tenant}/{topic.namespace}/{quote(topic.local, safe='')}"
-    if metavar == "NAMESPACE":
-        return str(NamespaceName.parse(given))
-    return quote(given, safe="")
 
 
 def policy_named(given: str, known: list[str]) -> str:

@@ -373,7 +373,7 @@ def _tenants(archive: Archive, rest: Rest) -> None:
 
 def _topics(archive: Archive, rest: Rest, topics: list[str]) -> None:
     """Add statistics of topics, and the policies of their namespaces."""
-    from penstock.cli.resources import path_part
+    from penstock.cli.values import path_part
     from penstock.core.errors import InvalidTopicName
 
     namespaces: dict[str, None] = {}

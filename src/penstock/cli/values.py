@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words of a command line as the JSON that a route takes.
+"""Words of a command line as the paths and the JSON that a route takes.
 
 Where: `resources` has the shapes, from `operations.json`. The broker checks values; here only their form is made, and
 misspelt names are met with a question.
@@ -21,6 +21,20 @@ Json: TypeAlias = Any
 Shape: TypeAlias = "Mapping[str, Any]"
 
 _SWITCHES: Final = {"true": True, "false": False, "on": True, "off": False, "yes": True, "no": False}
+
+
+def path_part(metavar: str, given: str) -> str:
+    """Return a name as a part of a path. Raises InvalidTopicName."""
+    from urllib.parse import quote
+
+    from penstock.core.names import NamespaceName, TopicName
+
+    if metavar == "TOPIC":
+        topic = TopicName.parse(given)
+        return f"{topic.domain}/{topic.tenant}/{topic.namespace}/{quote(topic.local, safe='')}"
+    if metavar == "NAMESPACE":
+        return str(NamespaceName.parse(given))
+    return quote(given, safe="")
 
 
 def described(shape: Shape) -> str:
