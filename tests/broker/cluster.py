@@ -24,7 +24,7 @@ from penstock.storage.directory import open_data_directory
 from penstock.storage.shared_writer import Writer
 from penstock.testing.vfs import sqlite_on
 from tests.admin.application import before
-from tests.net.harness import disk_of, running
+from tests.net.harness import compose, disk_of, nothing_left
 
 if TYPE_CHECKING:
     import socket
@@ -43,60 +43,75 @@ KEY: Final = b"the key of these brokers"
 
 
 @contextlib.asynccontextmanager
-async def several(
+async def several(directory: Path, brokers: int = 2, **how: Any) -> AsyncIterator[list[Harness]]:  # noqa: ANN401
+    """Run brokers, as `begin` makes them; at the end all must stop, and leave no memory in use."""
+    async with contextlib.AsyncExitStack() as stack:
+        harnesses = await begin(stack, directory, brokers, **how)
+        yield harnesses
+    for harness in harnesses:
+        await nothing_left(harness)
+
+
+async def begin(
+    stack: contextlib.AsyncExitStack,
     directory: Path,
     brokers: int = 2,
     registries: Sequence[Registry | None] | None = None,
     silent: Container[int] = (),
+    writers: list[Writer] | None = None,
     **limits: Any,  # noqa: ANN401
-) -> AsyncIterator[list[Harness]]:
-    """Run brokers that all serve, with these limits.
+) -> list[Harness]:
+    """Start brokers that all serve, with these limits; closing `stack` stops them.
 
     Args:
+        stack: as above.
         directory: the data directory is in it.
         brokers: how many.
         registries: where each one registers.
         silent: those that answer nothing to the others.
+        writers: gets the writer of the shared metadata, for whoever takes its power.
         limits: of each.
     """
     loop = cast("VirtualLoop", asyncio.get_running_loop())
     disk = disk_of(loop)
-    async with contextlib.AsyncExitStack() as stack:
-        vfs = stack.enter_context(sqlite_on(disk))
-        data = open_data_directory(directory / "data", disk, brokers=brokers)
+    vfs = stack.enter_context(sqlite_on(disk))
+    data = open_data_directory(directory / "data", disk, brokers=brokers)
 
-        def post(call: Callable[[], None]) -> None:
-            loop.call_soon_threadsafe(call)
+    def post(call: Callable[[], None]) -> None:
+        loop.call_soon_threadsafe(call)
 
-        writer = Writer.open(data, post, disk, brokers=brokers, exclusive=True, vfs=vfs)
-        stack.callback(writer.close)
-        where = [Addresses(service=ServiceUrls(f"pulsar://broker-{number}:6650", None)) for number in range(brokers)]
-        writer.set_members([ready(number, addresses) for number, addresses in enumerate(where)])
-        harnesses: list[Harness] = []
-        requests = AdminRequests(harnesses, silent)
+    writer = Writer.open(data, post, disk, brokers=brokers, exclusive=True, vfs=vfs)
+    stack.callback(writer.close)
+    if writers is not None:
+        writers.append(writer)
+    where = [Addresses(service=ServiceUrls(f"pulsar://broker-{number}:6650", None)) for number in range(brokers)]
+    writer.set_members([ready(number, addresses) for number, addresses in enumerate(where)])
+    harnesses: list[Harness] = []
+    requests = AdminRequests(harnesses, silent)
 
-        async def dial(number: int) -> AsyncClient:
-            if number >= len(harnesses):
-                raise ConnectionRefusedError(f"broker {number} does not serve yet")
-            return await AsyncClient.open("127.0.0.1", harnesses[number].peer_port)
+    async def dial(number: int) -> AsyncClient:
+        if number >= len(harnesses):
+            raise ConnectionRefusedError(f"broker {number} does not serve yet")
+        return await AsyncClient.open("127.0.0.1", harnesses[number].peer_port)
 
-        for number in range(brokers):
-            near, far = socket_pair(loop)
-            stack.callback(await serve(writer, near))
-            follower, end = await follow(number, far)
-            stack.callback(end)
-            made = running(
-                directory,
-                membership=follower.membership,
-                shared=follower,
-                addresses=where[number],
-                peers=requests,
-                reporting=Reporting(dial, KEY),
-                registry=registries[number] if registries is not None else None,
-                **limits,
-            )
-            harnesses.append(await stack.enter_async_context(made))
-        yield harnesses
+    for number in range(brokers):
+        near, far = socket_pair(loop)
+        stack.callback(await serve(writer, near))
+        follower, end = await follow(number, far)
+        stack.callback(end)
+        made = compose(
+            stack,
+            directory,
+            membership=follower.membership,
+            shared=follower,
+            addresses=where[number],
+            peers=requests,
+            reporting=Reporting(dial, KEY),
+            registry=registries[number] if registries is not None else None,
+            **limits,
+        )
+        harnesses.append(made)
+    return harnesses
 
 
 class AdminRequests:

@@ -91,7 +91,7 @@ class RegisteredCluster(Cluster):
 async def two(tmp_path: Path) -> AsyncIterator[RegisteredCluster]:
     """Two brokers that are registered."""
     registries = (Registered(NAMES[0]), Registered(NAMES[1]))
-    async with several(tmp_path, 2, registries) as harnesses:
+    async with several(tmp_path, registries=registries) as harnesses:
         cluster = RegisteredCluster(harnesses)
         cluster.registries = registries
         for one in registries:

@@ -14,11 +14,12 @@ from penstock.broker.topics.topic_life import disconnect_producers
 from penstock.broker.transactions.coordinator import DEADLINES_MIN, TIMEOUTS_IN_TURN
 from penstock.core.errors import CoordinatorNotFound, TransactionNotFound, WireCode
 from penstock.core.names import TopicName
+from penstock.core.system_topics import COORDINATORS
 from penstock.core.transaction_id import TransactionId
 from penstock.testing.client import Refused
 from penstock.wire.client.connection import frame
 from tests.broker.consuming import EXCLUSIVE, KEY_SHARED, SHARED, Received, nothing_more, subscription_of
-from tests.broker.transacting import COORDINATORS, MINUTE_MS, TransactingPeer, Type, ids
+from tests.broker.transacting import MINUTE_MS, TransactingPeer, Type, ids
 from tests.net.harness import TOPIC, Harness, running, topic_of, turns, until
 
 if TYPE_CHECKING:
@@ -608,17 +609,17 @@ async def test_an_administrator_finds_a_slow_transaction_and_aborts_it(harness: 
     harness.clock.advance(ms=1_000)
     await peer.open()
     admin = administration(harness.broker).transactions
-    assert admin.coordinators()["0"]["ongoingTxnSize"] == 2
-    ((name, slow),) = admin.slow(1_000).items()
+    assert (await admin.coordinators())["0"]["ongoingTxnSize"] == 2
+    ((name, slow),) = (await admin.slow(1_000)).items()
     assert name == slow["txnId"] == str(transaction)
     assert (slow["status"], slow["timeoutAt"], slow["owner"]) == ("OPEN", MINUTE_MS, "")
     assert slow["producedPartitions"][TOPIC]["startPosition"] == "1:1"
     assert list(slow["ackedPartitions"][TOPIC]) == ["s"]
-    assert admin.metadata(transaction) == slow
+    assert await admin.metadata(transaction) == slow
     await admin.abort(transaction)
     assert await peer.payloads(1) == [b"in"]
     with pytest.raises(TransactionNotFound):
-        admin.metadata(transaction)
+        await admin.metadata(transaction)
 
 
 async def test_what_a_transaction_holds_is_explained_and_measured_with_its_age(harness: Harness) -> None:
@@ -632,11 +633,15 @@ async def test_what_a_transaction_holds_is_explained_and_measured_with_its_age(h
     assert f"transactions abort {transaction.coordinator} {transaction.number}" in found["liftedBy"]
     snapshot = await admin.snapshots.take()
     assert [topic.held_for_ms for topic in snapshot.topics] == [5_000]
-    assert snapshot.transactions == TransactionsSnapshot(open=1, opened=1, committed=0, aborted=0, timed_out=0)
+    assert snapshot.transactions == TransactionsSnapshot(
+        coordinator=0, open=1, opened=1, committed=0, aborted=0, timed_out=0
+    )
     await peer.commit(transaction)
     snapshot = await admin.snapshots.take()
     assert [topic.held_for_ms for topic in snapshot.topics] == [None]
-    assert snapshot.transactions == TransactionsSnapshot(open=0, opened=1, committed=1, aborted=0, timed_out=0)
+    assert snapshot.transactions == TransactionsSnapshot(
+        coordinator=0, open=0, opened=1, committed=1, aborted=0, timed_out=0
+    )
 
 
 async def test_why_names_the_role_that_holds_a_topic(harness: Harness) -> None:
@@ -678,6 +683,6 @@ async def test_an_administrator_sees_what_transactions_do_in_a_topic(harness: Ha
 
 async def test_there_is_one_coordinator_to_ask_about(harness: Harness) -> None:
     admin = administration(harness.broker).transactions
-    assert admin.coordinator(0) == admin.coordinators()["0"]
+    assert await admin.coordinator(0) == (await admin.coordinators())["0"]
     with pytest.raises(CoordinatorNotFound):
-        admin.coordinator(1)
+        await admin.coordinator(1)

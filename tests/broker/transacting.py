@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 Type = codec.BaseCommand.Type
 MINUTE_MS = 60_000
-COORDINATORS = "persistent://pulsar/system/transaction_coordinator_assign"
 COMMIT, ABORT = 0, 1
 
 

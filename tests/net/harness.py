@@ -174,7 +174,16 @@ class Harness:
 
 
 @asynccontextmanager
-async def running(
+async def running(directory: Path, **how: Any) -> AsyncIterator[Harness]:  # noqa: ANN401
+    """Run a broker, as `compose` makes it; at the end it must stop, and leave no memory in use."""
+    async with contextlib.AsyncExitStack() as stack:
+        harness = compose(stack, directory, **how)
+        yield harness
+    await nothing_left(harness)
+
+
+def compose(
+    stack: contextlib.AsyncExitStack,
     directory: Path,
     *,
     pool_bytes: int = 64 * MIB,
@@ -193,32 +202,29 @@ async def running(
     shared: SharedPart | None = None,
     shut_down: Callable[[], None] | None = None,
     **limits: Any,  # noqa: ANN401 - of the broker, beside what a test has always
-) -> AsyncIterator[Harness]:
-    """Compose a broker as `penstock.app` does, on this loop; at the end it must stop, and leave no memory in use."""
+) -> Harness:
+    """Compose a broker as `penstock.app` does, on this loop; closing `stack` stops it."""
     request_limits = RequestLimits(
         request_bytes_max=pool_bytes, requests_max=requests_max, frame_bytes_max=frame_bytes_max
     )
-    async with contextlib.AsyncExitStack() as stack:
-        harness = start_broker(
-            stack,
-            directory,
-            request_limits=request_limits,
-            outbound_bytes=outbound_bytes,
-            tls=tls,
-            authenticator=authenticator,
-            log_limits=log_limits or LOG_LIMITS,
-            limits=with_rows(broker_limits(frame_bytes_max), limits),
-            keys=keys,
-            addresses=addresses,
-            membership=membership,
-            peers=peers,
-            reporting=reporting,
-            registry=registry,
-            shared=shared,
-            shut_down=shut_down,
-        )
-        yield harness
-    await nothing_left(harness)
+    return start_broker(
+        stack,
+        directory,
+        request_limits=request_limits,
+        outbound_bytes=outbound_bytes,
+        tls=tls,
+        authenticator=authenticator,
+        log_limits=log_limits or LOG_LIMITS,
+        limits=with_rows(broker_limits(frame_bytes_max), limits),
+        keys=keys,
+        addresses=addresses,
+        membership=membership,
+        peers=peers,
+        reporting=reporting,
+        registry=registry,
+        shared=shared,
+        shut_down=shut_down,
+    )
 
 
 class Transport(NamedTuple):
@@ -319,9 +325,10 @@ def start_broker(
 
 
 def metadata_files(catalog: Catalog) -> list[MetadataFile]:
-    """The files that a catalog has open."""
-    assert isinstance(catalog._shared, LocalPart)  # noqa: SLF001
-    return [catalog._shared._store._file, catalog._own._file]  # noqa: SLF001
+    """The files that a catalog has open; if it follows a writer, that one has the shared part."""
+    shared = catalog._shared  # noqa: SLF001
+    own = catalog._own._file  # noqa: SLF001
+    return [shared._store._file, own] if isinstance(shared, LocalPart) else [own]  # noqa: SLF001
 
 
 def topic_of(harness: Harness, name: str = TOPIC) -> Topic:

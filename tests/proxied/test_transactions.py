@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.core.system_topics import COORDINATORS
 from penstock.testing.client import Type
 from tests.broker.consuming import SHARED, subscription_of
-from tests.broker.transacting import COORDINATORS, TransactingPeer
+from tests.broker.transacting import TransactingPeer
 from tests.net.harness import running
 from tests.proxied.harness import KEEP_ALIVE_NS, proxied
 

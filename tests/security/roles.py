@@ -48,6 +48,7 @@ LETS_IN: Final[Mapping[str, frozenset[str | None]]] = {
     "consume in the namespace": frozenset({READER, OWNER, ROOT}),
     "tenant admin": frozenset({OWNER, ROOT}),
     "superuser": frozenset({ROOT}),
+    "other brokers": frozenset(),
 }
 
 GRANTS: Final = {READER: ["consume"], WRITER: ["produce"]}

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.broker.commands.lookups import COORDINATORS
 from penstock.broker.composition.commands import commands
 from penstock.core.errors import WireCode
+from penstock.core.system_topics import COORDINATORS
 from penstock.testing.client import Type, frame
 from tests.net.harness import Client, connect, turns
 from tests.security.roles import (

@@ -132,13 +132,6 @@ def test_containers_of_pulsar_are_configured_as_they_are_used_to() -> None:
     )
 
 
-def test_transactions_need_a_single_broker() -> None:
-    flags = {"transactionCoordinatorEnabled": "true"}
-    assert load(flags=flags, facts=FACTS).transactions
-    with pytest.raises(ConfigurationError, match="needs a single broker"):
-        load(flags=flags, facts=FACTS, brokers=2)
-
-
 def test_a_port_that_is_empty_in_a_file_stays_closed_and_elsewhere_it_is_not_set(tmp_path: Path) -> None:
     tls = "tlsCertificateFilePath=cert.pem\ntlsKeyFilePath=key.pem\n"
     closed = from_file(tmp_path, f"brokerServicePort=\nwebServicePort=\n{tls}")

@@ -61,7 +61,7 @@ from tests.simulation.clients import (
 from tests.simulation.wire_client import Gone, Refused, Type, Wire, messages_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
     from random import Random
     from typing import Any
 
@@ -141,6 +141,10 @@ class World:
         self.harness = harness
         self.tell("started")
 
+    def brokers(self) -> Sequence[Harness]:
+        """All brokers that run."""
+        return [self.harness] if self.harness is not None else []
+
     async def _set_up(self, harness: Harness) -> None:
         broker, topic = harness.broker, self.topics[1]
         await broker.topics.get_or_create(TopicName.parse(topic), create=True)
@@ -168,13 +172,13 @@ class World:
 
     async def lose_power(self, *, kill: bool = False) -> None:
         """End the broker in the middle of what it does. What was synced survives; with `kill`, all of the disk."""
-        harness = self.harness
-        assert harness is not None
+        brokers = self.brokers()
+        assert brokers
         self.harness = None
         self.tell("is killed" if kill else "loses its power")
         self.disk.lose_power()
         self.loop.threads.abandon()
-        ports = {harness.port, harness.tls_port}
+        ports = {port for one in brokers for port in (one.port, one.tls_port, one.peer_port)}
         for sock in list(self.loop.network.sockets.values()):
             if sock.name[1] in ports:
                 sock.close()
@@ -188,11 +192,12 @@ class World:
                 break
             await asyncio.sleep(0)
         self.loop.forget(lambda context: context.get(_life) == life)
-        for file in metadata_files(harness.broker.catalog):
-            close_untouched(file._db)  # noqa: SLF001 - as the end of its process does
-        with contextlib.suppress(OSError, apsw.Error):
-            harness.broker.log._index.sealed.close()  # noqa: SLF001
-        self._dead += [harness, self._stack.pop_all(), *dead]
+        for one in brokers:
+            for file in metadata_files(one.broker.catalog):
+                close_untouched(file._db)  # noqa: SLF001 - as the end of its process does
+            with contextlib.suppress(OSError, apsw.Error):
+                one.broker.log._index.sealed.close()  # noqa: SLF001
+        self._dead += [*brokers, self._stack.pop_all(), *dead]
         self.disk.heal_all()
         if kill:
             self.disk.kill()

@@ -72,11 +72,9 @@ async def transact(peers: Peers, told: list[str], how: str) -> None:
 
 async def seen(harness: Harness) -> tuple[bool, bool, bool]:
     """Whether each part of the transaction has happened, for whoever reads now."""
-    topics = harness.broker.topics
-    for topic in (IN, OUT, ALSO):
-        await topics.load(TopicName.parse(topic))
-    out, also = (topic_of(harness, topic).subscriptions["s"].backlog == 1 for topic in (OUT, ALSO))
-    return out, also, topic_of(harness, IN).subscriptions["s"].backlog == 0
+    topics = [await harness.broker.topics.load(TopicName.parse(topic)) for topic in (IN, OUT, ALSO)]
+    backlogs = [topic.subscriptions["s"].backlog for topic in topics]
+    return backlogs[1] == 1, backlogs[2] == 1, backlogs[0] == 0
 
 
 async def crash_at(world: World, step: int, how: str, *, kill: bool) -> bool:

@@ -40,7 +40,7 @@ FULL = replace(
     records=RECORDS,
     disk=DISK,
     publish_times={"public/default": DurationsSnapshot()},
-    transactions=TransactionsSnapshot(open=1, opened=9, committed=5, aborted=3, timed_out=2),
+    transactions=TransactionsSnapshot(coordinator=0, open=1, opened=9, committed=5, aborted=3, timed_out=2),
 )
 METRICS = {instrument.name for instrument in INSTRUMENTS}
 

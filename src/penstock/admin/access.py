@@ -119,6 +119,17 @@ class Check:
         return Caller(identity.role, credentials.method, _original_role(request))
 
 
+class OfBrokers(Check):
+    """A check that only other brokers of this cluster pass, with work of their own, whether anybody is authorized."""
+
+    async def _look_at(self, request: Request) -> None:
+        if FROM_PEER.get() and not isinstance(_named_by_peer(request), Caller):
+            return
+        if not FROM_PEER.get():
+            await super()._look_at(request)  # Whoever has no credentials is told that first.
+        raise AuthorizationFailed("only brokers of this cluster ask each other for this")
+
+
 class Needs:
     """The checks, one attribute for each kind of caller."""
 
@@ -138,6 +149,8 @@ class Needs:
         self.consume = check(Action.CONSUME)
         # Any authenticated caller.
         self.anybody = check(None)
+        # Brokers of this cluster, for themselves.
+        self.brokers: Dependency = Depends(OfBrokers(gateway, None))
         # Any caller: probes and scrapers have no token.
         self.nobody = check(None, known=False)
 

@@ -81,6 +81,11 @@ class Elsewhere:
             await self.catch_up()
         return answer
 
+    def has(self, broker: int) -> bool:
+        """Whether this is the number of another broker, which may be asked."""
+        members = self._membership.members
+        return self._requests is not None and broker != self._membership.own and broker in members
+
     async def catch_up(self) -> None:
         """Wait until this broker knows what another one has stored. What was done stays done if that takes too long."""
         if self._catch_up is not None:
@@ -117,21 +122,28 @@ class Elsewhere:
         others = sorted(self._membership.members.keys() - {self._membership.own}) if self._requests is not None else []
         return await asyncio.gather(*(self._ask_serving(number, method, target) for number in others))
 
-    async def _ask_serving(self, broker: int, method: str, target: str) -> Any:  # noqa: ANN401 - JSON
+    async def _ask_serving(self, broker: int, method: str, target: str, value: object = None) -> Any:  # noqa: ANN401
         """As `ask`. Raises ServiceNotReady, at once if the broker does not serve."""
         member = self._membership.members.get(broker)
         if member is not None and not member.allows.serves:
             raise ServiceNotReady(f"broker {broker} is {member.state.value}")
-        return await self.ask(broker, method, target)
+        return await self.ask(broker, method, target, value)
 
     async def read(self, broker: int, target: str) -> Any:  # noqa: ANN401 - JSON
         """Return the answer to a GET that is a part of a larger one, which is better given without it than late.
+
+        Raises as `part`.
+        """
+        return await self.part(broker, "GET", target)
+
+    async def part(self, broker: int, method: str, target: str, value: object = None) -> Any:  # noqa: ANN401 - JSON
+        """As `ask`, for a part of something that does not wait long for one broker.
 
         Raises the error that the broker answered with, or ServiceNotReady, at once if the broker does not serve.
         """
         try:
             async with asyncio.timeout(PART_S):
-                return await self._ask_serving(broker, "GET", target)
+                return await self._ask_serving(broker, method, target, value)
         except TimeoutError as error:
             raise ServiceNotReady(f"broker {broker} did not answer within {PART_S:g} s") from error
 

@@ -14,6 +14,8 @@ from penstock.broker.metadata_memory import SCHEMAS
 from penstock.broker.policies.policies import PARTITIONED
 from penstock.broker.policies.policy_values import RESOURCE_GROUP
 from penstock.broker.topics.non_persistent import NON_PERSISTENT
+from penstock.broker.transactions.numbers import TRANSACTION_NUMBERS
+from penstock.broker.transactions.others import COMMITS
 from penstock.storage.shared_view import CONFIGURATION, DELETIONS, LEDGER_IDS, NAMESPACES, TENANTS, TOPICS
 
 if TYPE_CHECKING:
@@ -30,7 +32,9 @@ if TYPE_CHECKING:
     from penstock.storage.shared_view import Row
 
 # Kinds of which nothing is derived that depends on policies.
-_NOT_POLICIES: Final = frozenset({CONFIGURATION, DELETIONS, LEDGER_IDS, SCHEMAS, NON_PERSISTENT})
+_NOT_POLICIES: Final = frozenset(
+    {CONFIGURATION, DELETIONS, LEDGER_IDS, SCHEMAS, NON_PERSISTENT, COMMITS, TRANSACTION_NUMBERS}
+)
 # Changes that come together, of which each is looked at for itself.
 _ROWS_ONE_BY_ONE: Final = 10
 

@@ -210,13 +210,13 @@ class TransactionLimits:
         "transactionCoordinatorEnabled",
         switch,
         False,
-        "Whether clients may use transactions. Only for one broker: with `--brokers` the start is refused.",
+        "Whether clients may use transactions.",
     )
     transactions_max: int = dynamic(
         "maxActiveTransactionsPerCoordinator",
         whole(0),
         10_000,
-        "Maximum number of open transactions; more are refused. 0: no limit but their row of the memory.",
+        "Maximum number of open transactions of a broker; more are refused. 0: no limit but their row of the memory.",
     )
 
 

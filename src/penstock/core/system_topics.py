@@ -29,6 +29,9 @@ PROXY_REPORTS_TOPIC: Final = "non-persistent://pulsar/system/proxy-resource-usag
 PROXY_USAGE_TOPIC: Final = "persistent://pulsar/system/proxy-usage"
 PROXY_DECISION_TOPIC: Final = "persistent://pulsar/system/proxy-governance"
 
+# Clients find transaction coordinators as partitions of this topic, which does not exist: partition i is broker i's.
+COORDINATORS: Final = "persistent://pulsar/system/transaction_coordinator_assign"
+
 # Before names are looked at closely: most are of other namespaces.
 _RECORDS_START: Final = "persistent://pulsar/system/"
 
@@ -36,6 +39,14 @@ _RECORDS_START: Final = "persistent://pulsar/system/"
 def is_record_topic(topic: str) -> bool:
     """Return whether a full name is that of a topic, or a partition, that brokers write their records to."""
     return topic.startswith(_RECORDS_START) and parent_text(topic) in _RECORD_TOPICS
+
+
+def is_coordinator(topic: str) -> bool:
+    """Return whether a full name is no topic's, but how clients call a transaction coordinator, or all of them.
+
+    Everybody may look them up: what a transaction may do is decided where it does it.
+    """
+    return topic.startswith(_RECORDS_START) and parent_text(topic) == COORDINATORS
 
 
 def is_system_topic(topic: str) -> bool:

@@ -38,10 +38,6 @@ def check(settings: Settings) -> None:
     _check_memory(settings)
     _check_access(settings)
     _check_throttling(settings)
-    if settings.transactions and settings.origin.brokers > 1:
-        raise ConfigurationError(
-            "transactionCoordinatorEnabled=true needs a single broker: start without --brokers, or set it to false"
-        )
 
 
 def check_ignored(stated: Mapping[str, str]) -> None:

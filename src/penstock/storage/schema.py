@@ -34,9 +34,7 @@ KEPT_LEDGERS: Final = "kept-ledgers"
 # Counters of a topic for usage records, and what is kept about counting as a whole.
 USAGE_COUNTS: Final = "usage-counts"
 USAGE_STATE: Final = "usage-state"
-# How many numbers of transactions were given out.
-TRANSACTION_NUMBERS: Final = "transaction-numbers"
-TOPIC_KINDS: Final = ("topic-state", "dedup", KEPT_LEDGERS, USAGE_COUNTS, USAGE_STATE, TRANSACTION_NUMBERS)
+TOPIC_KINDS: Final = ("topic-state", "dedup", KEPT_LEDGERS, USAGE_COUNTS, USAGE_STATE)
 # The ledger id that documents about the whole log are stored under; topics have ids from 1.
 WHOLE_LOG: Final = 0
 

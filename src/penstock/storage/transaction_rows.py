@@ -77,6 +77,7 @@ class EndedTransaction(NamedTuple):
     """Rows to store when a transaction ends."""
 
     stored: StoredTransaction  # with its outcome
+    remembered: bool = True  # False: the coordinator that remembers it is another broker's
     aborted: Sequence[tuple[int, int, int]] = ()  # ledger, first and last entry
     cursors: Sequence[tuple[int, CursorSave]] = ()  # with their ledgers
     forget_below: int = 0  # numbers of transactions of this coordinator whose outcome is forgotten
@@ -145,6 +146,9 @@ def end(db: apsw.Connection, ended: EndedTransaction) -> None:
     db.executemany("insert or replace into aborted_entries values (?, ?, ?, ?)", rows)
     db.executemany("delete from aborted_entries where ledger_id = ? and last_entry < ?", ended.trimmed)
     save_cursors(db, ended.cursors)
+    if not ended.remembered:
+        db.execute(f"delete from transactions where {_OF_TRANSACTION}", stored.id)  # noqa: S608 - our names
+        return
     db.execute(_PUT, _transaction_row(stored))
     forgotten = (stored.id.coordinator, ended.forget_below, OPEN)
     db.execute("delete from transactions where coordinator = ? and number < ? and status != ?", forgotten)

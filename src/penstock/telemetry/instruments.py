@@ -83,10 +83,14 @@ TOPIC: Final[Scope[BrokerSnapshot, TopicSnapshot]] = Scope(
     lambda snapshot: (((snapshot.cluster, topic.namespace, topic.name), topic) for topic in snapshot.topics),
 )
 
-# The broker's own one has this number.
+# Each broker has one, of its number.
 COORDINATOR: Final[Scope[BrokerSnapshot, TransactionsSnapshot]] = Scope(
     ("cluster", "coordinator_id"),
-    lambda snapshot: [((snapshot.cluster, "0"), snapshot.transactions)] if snapshot.transactions is not None else [],
+    lambda snapshot: (
+        [((snapshot.cluster, str(snapshot.transactions.coordinator)), snapshot.transactions)]
+        if snapshot.transactions is not None
+        else []
+    ),
     optional=True,
 )
 

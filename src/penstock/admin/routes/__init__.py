@@ -47,6 +47,7 @@ GROUPS: Final[tuple[Callable[[Gateway, Needs], APIRouter], ...]] = (
     schemas.router,
     lookup.router,
     transactions.router,
+    transactions.between_brokers,
     why.router,
     console.router,
     brokers.router,

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Routes of transactions, as `pulsar-admin transactions` uses them."""
+"""Routes of transactions, as `pulsar-admin transactions` uses them, and what brokers ask each other about them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Path, Query, Request
+from pydantic import BaseModel
 
 from penstock.admin.gateway import Ask
 from penstock.admin.routing import NO_CONTENT
+from penstock.broker.transactions.others import Wanted
 from penstock.core.names import TopicName
 from penstock.core.transaction_id import TransactionId
+from penstock.storage.transaction_rows import OPEN, StoredTransaction
 
 if TYPE_CHECKING:
     from penstock.admin.access import Needs
@@ -81,5 +84,67 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
         """Abort a transaction, whoever has opened it."""
         transaction = TransactionId(coordinator, number)
         await ask(lambda broker: broker.transactions.abort(transaction))
+
+    return router
+
+
+class Joining(BaseModel):
+    """A transaction, and what it wants to use of the broker that is asked."""
+
+    owner: str
+    startedMs: int  # noqa: N815 - JSON
+    timeoutMs: int  # noqa: N815 - JSON
+    topics: list[str]
+    subscriptions: list[tuple[str, str]]
+
+
+class Ending(BaseModel):
+    """How a transaction ended."""
+
+    commit: bool
+
+
+class Numbers(BaseModel):
+    """Numbers of transactions of the coordinator that is asked."""
+
+    numbers: list[int]
+
+
+def between_brokers(gateway: Gateway, needs: Needs) -> APIRouter:
+    """Routes under /admin/v3/transactions/parts, for other brokers of this cluster."""
+    router = APIRouter(prefix="/admin/v3/transactions/parts", dependencies=[needs.brokers], include_in_schema=False)
+    ask = Ask(gateway)
+
+    @router.put(f"/{_ID}")
+    async def join(coordinator: Half, number: Half, body: Joining) -> dict[str, Any]:
+        """Let a transaction use topics and subscriptions here; returns its parts."""
+        transaction = TransactionId(coordinator, number)
+        stored = StoredTransaction(transaction, OPEN, body.startedMs, body.timeoutMs, body.owner)
+        wanted = Wanted()
+        wanted.topics = [TopicName.parse(text) for text in body.topics]
+        wanted.subscriptions = [(TopicName.parse(text), name) for text, name in body.subscriptions]
+        return {"parts": await ask(lambda broker: broker.transactions.join(stored, wanted))}
+
+    @router.post(f"/{_ID}/end", **NO_CONTENT)
+    async def end(coordinator: Half, number: Half, body: Ending) -> None:
+        """End a transaction here."""
+        transaction = TransactionId(coordinator, number)
+        await ask(lambda broker: broker.transactions.end_here(transaction, commit=body.commit))
+
+    @router.post("/open")
+    async def which_open(body: Numbers) -> dict[str, Any]:
+        """Return those of these transactions that are open."""
+        found = await ask(lambda broker: broker.transactions.which_open(body.numbers))
+        return {
+            "open": [
+                {
+                    "number": one.id.number,
+                    "owner": one.owner,
+                    "startedMs": one.started_ms,
+                    "timeoutMs": one.timeout_ms,
+                }
+                for one in found
+            ]
+        }
 
     return router

@@ -6,38 +6,58 @@ Where: routes of the admin port. All methods are called on the event loop.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker.transactions.coordinator import OWN
 from penstock.core.errors import TransactionNotFound
+from penstock.core.transaction_id import TransactionId
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from penstock.broker.administration.finder import Finder
+    from penstock.broker.elsewhere import Elsewhere
     from penstock.broker.topics.directory import TopicDirectory
     from penstock.broker.transactions.coordinator import Coordinator
+    from penstock.broker.transactions.others import Wanted
     from penstock.broker.transactions.transaction import Transaction
     from penstock.core.clock import Clock
     from penstock.core.names import TopicName
-    from penstock.core.transaction_id import TransactionId
+    from penstock.storage.transaction_rows import StoredTransaction
+
+_PATH: Final = "/admin/v3/transactions"
 
 
 class TransactionAdmin:
     """Admin operations on transactions."""
 
-    def __init__(self, coordinator: Coordinator, topics: TopicDirectory, finder: Finder, clock: Clock) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        topics: TopicDirectory,
+        finder: Finder,
+        clock: Clock,
+        elsewhere: Elsewhere,
+    ) -> None:
         self._coordinator = coordinator
         self._topics = topics
         self._finder = finder
         self._clock = clock
+        self._elsewhere = elsewhere
 
-    def coordinators(self) -> Mapping[str, Mapping[str, Any]]:
-        """Statistics of the coordinators, by number. Raises NotAllowed."""
-        return {str(OWN): self.coordinator(OWN)}
+    async def coordinators(self) -> Mapping[str, Mapping[str, Any]]:
+        """Statistics of the coordinators of the brokers that answer, by number. Raises NotAllowed."""
+        own = self._coordinator.number
+        found = {str(own): await self.coordinator(own)}
+        answers, _ = await self._elsewhere.answers(f"{_PATH}/coordinatorStats")
+        for answer in answers:
+            found |= answer
+        return found
 
-    def coordinator(self, number: int) -> Mapping[str, Any]:
-        """Statistics of one coordinator. Raises NotAllowed, CoordinatorNotFound."""
+    async def coordinator(self, number: int) -> Mapping[str, Any]:
+        """Statistics of one coordinator. Raises NotAllowed, CoordinatorNotFound, ServiceNotReady."""
+        self._coordinator.check_enabled()
+        if self._elsewhere.has(number):
+            return dict(await self._elsewhere.read(number, f"{_PATH}/coordinatorStats?coordinatorId={number}"))
         self._coordinator.check_here(number)
         ids = [one.id.number for one in self._coordinator.open_ones()]
         return {
@@ -47,25 +67,55 @@ class TransactionAdmin:
             "ongoingTxnSize": len(ids),
         }
 
-    def slow(self, timeout_ms: int) -> Mapping[str, Mapping[str, Any]]:
-        """The transactions that have been open for longer than this, oldest first. Raises NotAllowed."""
+    async def slow(self, timeout_ms: int) -> Mapping[str, Mapping[str, Any]]:
+        """The transactions that have been open for longer than this, oldest first of each coordinator.
+
+        Those of brokers that do not answer are missing. Raises NotAllowed.
+        """
         self._coordinator.check_enabled()
         before_ms = self._clock.wall_ms() - timeout_ms
-        found = [one for one in self._coordinator.open_ones() if one.started_ms <= before_ms]
-        return {str(one.id): self._described(one) for one in found}
+        own = [one for one in self._coordinator.open_ones() if one.started_ms <= before_ms]
+        found = {str(one.id): self._described(one) for one in own}
+        answers, _ = await self._elsewhere.answers(f"{_PATH}/slowTransactions/{timeout_ms}")
+        for answer in answers:
+            found |= answer
+        return found
 
-    def metadata(self, transaction: TransactionId) -> Mapping[str, Any]:
-        """An open transaction. Raises NotAllowed, TransactionNotFound."""
+    async def metadata(self, transaction: TransactionId) -> Mapping[str, Any]:
+        """An open transaction. Raises NotAllowed, TransactionNotFound, ServiceNotReady."""
         self._coordinator.check_enabled()
-        for one in self._coordinator.open_ones():
-            if one.id == transaction:
-                return self._described(one)
-        raise TransactionNotFound(transaction)
+        if self._elsewhere.has(transaction.coordinator):
+            target = f"{_PATH}/transactionMetadata/{transaction.coordinator}/{transaction.number}"
+            return dict(await self._elsewhere.read(transaction.coordinator, target))
+        found = self._coordinator.find(transaction)
+        if found is None or transaction.coordinator != self._coordinator.number:
+            raise TransactionNotFound(transaction)
+        return self._described(found)
 
     async def abort(self, transaction: TransactionId) -> None:
-        """Abort a transaction, whoever has opened it. Raises as `Coordinator.end`."""
+        """Abort a transaction, whoever has opened it. Raises as `Coordinator.end`, and ServiceNotReady."""
         self._coordinator.check_enabled()
+        if self._elsewhere.has(transaction.coordinator):
+            target = f"{_PATH}/abortTransaction/{transaction.coordinator}/{transaction.number}"
+            await self._elsewhere.ask(transaction.coordinator, "POST", target)
+            return
         await self._coordinator.end(transaction, None, commit=False)
+
+    # -- what other brokers ask
+
+    async def join(self, stored: StoredTransaction, wanted: Wanted) -> list[tuple[int, str, str, int]]:
+        """As `Coordinator.join`."""
+        return [(*part, first) for part, first in await self._coordinator.join(stored, wanted)]
+
+    async def end_here(self, transaction: TransactionId, *, commit: bool) -> None:
+        """As `Coordinator.end_here`."""
+        await self._coordinator.end_here(transaction, commit=commit)
+
+    async def which_open(self, numbers: Sequence[int]) -> list[StoredTransaction]:
+        """Return those of these transactions of this coordinator that are open, or being ended."""
+        ids = (TransactionId(self._coordinator.number, number) for number in numbers)
+        found = map(self._coordinator.find, ids)
+        return [one.stored() for one in found if one is not None]
 
     # -- in one topic
 

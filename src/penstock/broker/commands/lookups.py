@@ -27,7 +27,8 @@ from penstock.broker.topics.patterns import PatternNotServed
 from penstock.broker.topics.topic import subscribed_topic
 from penstock.broker.topics.watchers import TopicListWatcher
 from penstock.core.errors import NotAllowed, PenstockError, ServiceNotReady, TooManyRequests
-from penstock.core.names import NamespaceName, TopicName, parent_text
+from penstock.core.names import NamespaceName, TopicName
+from penstock.core.system_topics import is_coordinator
 from penstock.net.listing_memory import Owner
 from penstock.wire import codec, listings, metadata
 from penstock.wire.batches import last_index
@@ -169,8 +170,6 @@ def _batch_index(entry: bytes | None) -> int:
     return NO_BATCH
 
 
-# Clients find transaction coordinators as partitions of this topic, which does not exist.
-COORDINATORS: Final = "persistent://pulsar/system/transaction_coordinator_assign"
 NO_WATCHER: Final = "Unable to create topic list watcher: "
 
 
@@ -226,7 +225,7 @@ class Discovery:
             with self._place():
                 name = TopicName.parse(body.topic)
                 self._check_serving(name)
-                if not is_coordinator(name):
+                if not is_coordinator(str(name)):
                     session.require(Action.LOOKUP, name)
                 self._resources.check_namespace(name.namespace_name)
                 found = self._found(name, body.advertised_listener_name)
@@ -258,7 +257,7 @@ class Discovery:
                 # Sent even to unauthorized clients, as by Pulsar: clients distinguish a missing tenant from a
                 # forbidden one.
                 self._resources.check_tenant(name.tenant)
-                if not is_coordinator(name):
+                if not is_coordinator(str(name)):
                     session.require(Action.LOOKUP, name, refusal="Client is not authorized to Get Partition Metadata")
                 count = await self._count(name, create=body.metadata_auto_creation_enabled)
         except PenstockError as error:
@@ -268,8 +267,8 @@ class Discovery:
 
     async def _count(self, name: TopicName, *, create: bool) -> int:
         """Partitions of a topic; of the topic whose partitions are transaction coordinators, how many there are."""
-        if is_coordinator(name) and name.partition < 0:
-            return int(self._transactions)
+        if is_coordinator(str(name)) and name.partition < 0:
+            return self._placement.brokers if self._transactions else 0
         return await self._partitions.for_client(name, create=create)
 
     def _on_get_topics(self, session: Session, body: codec.CommandGetTopicsOfNamespace) -> None:
@@ -378,14 +377,6 @@ class Discovery:
         if watcher is not None:
             watcher.stop()
         session.reply(codec.success(body.request_id))
-
-
-def is_coordinator(name: TopicName) -> bool:
-    """Whether this is not a topic, but how clients call a transaction coordinator, or all of them.
-
-    Everybody may look them up: what a transaction may do is decided where it does it.
-    """
-    return parent_text(str(name)) == COORDINATORS
 
 
 def wait_ns_max(limits: TopicListLimits, *, through_proxy: bool) -> int:

@@ -329,7 +329,7 @@ class Session:
     async def _acknowledge_in(self, transaction: TransactionId, consumer: Consumer, event: AckRun) -> None:
         coordinator, subscription = self._services.coordinator, subscription_of(consumer)
         try:
-            coordinator.check_here(transaction.coordinator)
+            coordinator.check_enabled()
             await coordinator.acknowledge(transaction, self.payer_role or "", subscription, consumer, event)
         except PenstockError as error:
             self._refuse_ack(event, error)

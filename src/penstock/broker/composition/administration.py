@@ -217,6 +217,6 @@ def administration(broker: Broker, *, for_peers: bool = False) -> Administration
             clock=broker.clock,
             disk_space=broker.disk_space,
         ),
-        transactions=TransactionAdmin(broker.transactions, broker.topics, finder, broker.clock),
+        transactions=TransactionAdmin(broker.transactions, broker.topics, finder, broker.clock, elsewhere),
         why=why,
     )

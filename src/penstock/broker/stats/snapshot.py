@@ -120,6 +120,7 @@ class TopicSnapshot:
 class TransactionsSnapshot:
     """The coordinator of transactions. Counters start with the broker."""
 
+    coordinator: int  # its number
     open: int
     opened: int
     committed: int
@@ -301,6 +302,7 @@ class Snapshots(Taking[BrokerSnapshot]):
 
 def _transactions(coordinator: Coordinator) -> TransactionsSnapshot:
     return TransactionsSnapshot(
+        coordinator=coordinator.number,
         open=coordinator.open_count,
         opened=coordinator.opened_total,
         committed=coordinator.committed_total,

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from penstock.core.errors import ServedElsewhere, ServiceNotReady
 from penstock.core.names import parent_text
-from penstock.core.system_topics import is_record_topic
+from penstock.core.system_topics import is_coordinator, is_record_topic
 from penstock.core.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -107,7 +107,12 @@ class Placement:
     @property
     def is_alone(self) -> bool:
         """Whether this is the only broker."""
-        return len(self._membership.members) == 1
+        return self.brokers == 1
+
+    @property
+    def brokers(self) -> int:
+        """How many brokers there are, whether they serve or not."""
+        return len(self._membership.members)
 
     # -- where topics are ---------------------------------------------------------------------------------------------
 
@@ -122,6 +127,8 @@ class Placement:
 
     def owner(self, name: TopicName) -> int:
         """Return the number of the broker that serves the topic, or would if it existed."""
+        if name.partition in self._membership.members and is_coordinator(str(name)):
+            return name.partition
         number = self.broker_of(name)
         return self.place(name) if number is None else number
 

@@ -38,12 +38,30 @@ class Transaction:
         timeout_ms: after which it is aborted.
         deadline_ns: monotonic time of that.
         parts: what belongs to it, in the order in which it was added.
+        brokers: others, at which it may have parts.
         ending: done when it has ended; None while it is open.
         commit: while it is ending: how.
+        decided: whether it is committed, though not in all its topics yet.
+        in_doubt: whether it may be: nobody knows whether its commit was stored.
+        unknown: whether its coordinator, which is another broker's, must be asked whose it is and for how long.
         charge: its memory.
     """
 
-    __slots__ = ("charge", "commit", "deadline_ns", "ending", "id", "owner", "parts", "started_ms", "timeout_ms")
+    __slots__ = (
+        "brokers",
+        "charge",
+        "commit",
+        "deadline_ns",
+        "decided",
+        "ending",
+        "id",
+        "in_doubt",
+        "owner",
+        "parts",
+        "started_ms",
+        "timeout_ms",
+        "unknown",
+    )
 
     def __init__(
         self,
@@ -61,8 +79,9 @@ class Transaction:
         self.timeout_ms = timeout_ms
         self.deadline_ns = deadline_ns
         self.parts: dict[Part, None] = {}
+        self.brokers: set[int] = set()
         self.ending: asyncio.Future[None] | None = None
-        self.commit = False
+        self.commit = self.decided = self.in_doubt = self.unknown = False
         self.charge = Charge(memory)
 
     @property
@@ -71,9 +90,14 @@ class Transaction:
         return self.deadline_ns - self.timeout_ms * NS_PER_MS
 
     @property
+    def is_open(self) -> bool:
+        """Whether it is neither ending nor decided."""
+        return self.ending is None and not self.decided
+
+    @property
     def status(self) -> str:
         """As Pulsar calls it."""
-        if self.ending is None:
+        if self.is_open:
             return "OPEN"
         return "COMMITTING" if self.commit else "ABORTING"
 
