@@ -20,6 +20,10 @@ It knows nothing of the run but its file, and nothing of penstock. What must hol
 11. Each life of a topic that is created and deleted again and again holds what was stored in it, and nothing of another
     one. What is deleted is gone. A partition that is added is there.
 
+12. A transaction is seen in all its topics or in none, once in each, and not before its commit was asked for. One whose
+    commit was answered is seen, one whose abort was answered or whose end was never asked for is not. Each job is in
+    exactly one of those that are seen.
+
 Subscriptions are named `topic/name/type`, and topics that deduplicate begin with `once`.
 """
 
@@ -73,7 +77,18 @@ class Result:
     received: int = 0  # entries
     again: int = 0  # of them not for the first time
     faults: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    transactions: int = 0  # that were committed
     violations: list[str] = field(default_factory=list)
+
+
+class Transaction:
+    """What is known of one."""
+
+    def __init__(self, jobs: list[list[Any]]) -> None:
+        self.jobs = [tuple(job) for job in jobs]
+        self.asked: str | None = None  # for its commit or abort
+        self.answered: str | None = None
+        self.seen: defaultdict[str, int] = defaultdict(int)  # how often, in each topic
 
 
 class Checker:
@@ -99,6 +114,8 @@ class Checker:
         self._last_of_key: dict[tuple[str, str], tuple[int, Entry]] = {}
         self._stored_messages: defaultdict[str, int] = defaultdict(int)
         self._counting: dict[str, tuple[int, int]] = {}  # of a topic: what it counts, and what was stored until then
+        self._transactions: dict[str, Transaction] = {}
+        self._results: set[str] = set()  # topics of results
         self._lives: defaultdict[tuple[str, int], set[int]] = defaultdict(set)  # what was stored in each
 
     def take(self, event: Event) -> None:
@@ -112,6 +129,8 @@ class Checker:
             for subscription in self._subscriptions:
                 if _topic_of(subscription) == entry.topic and entry not in self._received[subscription]:
                     self._wrong(f"lost: {entry}, stored at {place.ledger}:{place.entry}, {subscription} never got it")
+        if self._results:
+            self._check_transactions()
         if CLOCK not in self.result.faults:
             self.result.violations += self._early
         return self.result
@@ -255,6 +274,41 @@ class Checker:
     def _on_trimmed(self, _at: float, topic: str, entries: int) -> None:
         if entries:
             self._wrong(f"untrimmed: {entries} entries of {topic} are left, and nothing needs them")
+
+    def _on_txn(self, _at: float, name: str, what: str, *more: Any) -> None:  # noqa: ANN401
+        if what == "begun":
+            self._transactions[name] = Transaction(more[0])
+        elif what == "ended":
+            self._transactions[name].answered = more[0]
+        elif what != "refused":
+            self._transactions[name].asked = what
+
+    def _on_seen(self, _at: float, topic: str, name: str) -> None:
+        if self._transactions[name].asked != "commit":
+            self._wrong(f"not isolated: {name} was seen in {topic}, and its commit was not asked for")
+
+    def _on_results(self, _at: float, topic: str, found: list[tuple[str, int]]) -> None:
+        self._results.add(topic)
+        for name, _ in found:
+            self._transactions[name].seen[topic] += 1
+
+    def _check_transactions(self) -> None:
+        taken: defaultdict[tuple[Any, ...], list[str]] = defaultdict(list)
+        for name, one in self._transactions.items():
+            if one.seen and (one.seen.keys() != self._results or set(one.seen.values()) != {1}):
+                self._wrong(f"not atomic: {name} is seen {dict(one.seen)} times, {one.asked} was {one.answered}")
+            if one.answered == "commit" and not one.seen:
+                self._wrong(f"lost: {name} was committed, and nobody sees it")
+            if one.seen and (one.answered == "abort" or one.asked != "commit"):
+                self._wrong(f"undone: {name} is seen, though its end was {one.asked}, answered {one.answered}")
+            if one.seen:
+                self.result.transactions += 1
+                for job in one.jobs:
+                    taken[job].append(name)
+        stored = {tuple(place) for entry, (place, _) in self._stored.items() if entry.topic.startswith("jobs-")}
+        for job in sorted(stored | taken.keys()):
+            if len(taken[job]) != 1:
+                self._wrong(f"job {job} was done by {taken[job] or 'nobody'}")
 
     def _on_life(self, _at: float, topic: str, life: int, what: str, *found: Any) -> None:  # noqa: ANN401
         if what == "kept":

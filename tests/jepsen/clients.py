@@ -88,7 +88,8 @@ class Run:
         """Connect to the broker of a topic. Raises as `AsyncClient.open`."""
         port = self.ports.any_broker
         async with await AsyncClient.open("127.0.0.1", port, timeout_s=ANSWER_S) as asking:
-            lookup, address = Lookup(PREFIX + topic), Address("127.0.0.1", port, tls=False)
+            full = topic if "://" in topic else PREFIX + topic
+            lookup, address = Lookup(full), Address("127.0.0.1", port, tls=False)
             answer = await asking.request(lookup.question(address), timeout_s=ANSWER_S)
             owner = lookup.answered(answer)
         assert isinstance(owner, Owner), owner
@@ -198,14 +199,16 @@ class Publisher:
 
 
 @contextlib.asynccontextmanager
-async def reader(run: Run, topic: str, *, compacted: bool = False) -> AsyncIterator[AsyncIterator[events.Message]]:
+async def reader(
+    run: Run, topic: str, *, compacted: bool = False, name: str = "reader"
+) -> AsyncIterator[AsyncIterator[events.Message]]:
     """Read a topic from the beginning on, until nothing comes any more. Raises as `AsyncClient.open`."""
     client = await run.connect(topic, proxied=False)
     run.clients.discard(client)  # A reader that is cut would have to begin again.
     async with client:
         body = CommandSubscribe(
             topic=PREFIX + topic,
-            subscription="reader",
+            subscription=name,
             subType=TYPES["exclusive"],  # type: ignore[arg-type]
             consumer_id=1,
             request_id=0,

@@ -18,6 +18,11 @@ it again. Times are seconds since the run began, by one clock.
     ["trimmed", t, topic, entries]                                      what is left of one that retains nothing
     ["life", t, topic, life, what, …]     kept, number: stored; read, [[life, number]…]; deleted, status of what asks
                                           for it then; grown, partitions wanted, partitions found
+    ["txn", t, name, "begun", [[topic, ledger, entry]…], id]             a transaction, and the jobs that it took
+    ["txn", t, name, "commit"], ["txn", t, name, "abort"]               its end is asked for
+    ["txn", t, name, "ended", "commit"], ["txn", t, name, "refused", code]   what was answered
+    ["seen", t, topic, name]                                            what a reader of a topic saw for the first time
+    ["results", t, topic, [[name, entry]…]]                             when all is over
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ from tests.jepsen.cluster import Brokers
 from tests.jepsen.faulty_disk import CANNOT, FaultyDisk
 from tests.jepsen.history import History, read
 from tests.jepsen.lives import TOPIC_PATH, Lives
+from tests.jepsen.transactors import JOBS, RESULTS, SUBSCRIPTION, Auditor, Transactor, read_results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,6 +47,10 @@ KINDS: Final = (
     Kind("later", ("a/shared",), delayed=True),
     Kind("kept", ("a/shared",), batch=200),
 )
+# What is consumed in transactions, too.
+CONSUMED: Final = (*KINDS, *(Kind(topic, (f"{SUBSCRIPTION}/shared",)) for topic in JOBS))
+JOBS_PER_S: Final = 40.0
+TRANSACTORS: Final = 4
 # Of this topic all is retained; of the other nothing that is acknowledged.
 KEPT: Final = "kept"
 TRIMMED: Final = "plain"
@@ -87,6 +92,9 @@ class Story:
         run = Run(brokers, history, random.Random(self._chance.random()))
         for kind in KINDS:
             await self._must(brokers, "PUT", f"{TOPIC_PATH}/{kind.topic}")
+        for topic in (*JOBS, *RESULTS):
+            await self._must(brokers, "PUT", f"{TOPIC_PATH}/{topic}")
+            await self._must(brokers, "POST", f"{TOPIC_PATH}/{topic}/retention", value=ALL)
         await self._must(brokers, "POST", f"{TOPIC_PATH}/once/deduplicationEnabled", value=True)
         await self._must(brokers, "POST", f"{TOPIC_PATH}/{KEPT}/retention", value=ALL)
         subscribers = [
@@ -98,10 +106,17 @@ class Story:
         publishers = [
             Publisher(run, kind, f"{kind.topic}-{number}", proxied=number == 1) for kind in KINDS for number in range(2)
         ]
+        publishers += [
+            Publisher(run, Kind(topic, (), entries_per_s=JOBS_PER_S), f"{topic}-0", proxied=False) for topic in JOBS
+        ]
         brokers.cut_lines = run.cut_lines
         brokers.slow_readers = lambda seconds: _pause(subscribers, seconds, run.chance)
         work = [asyncio.ensure_future(one.work()) for one in subscribers]
         work += [asyncio.ensure_future(one.work()) for one in publishers]
+        for number in range(TRANSACTORS):
+            one = Transactor(run, f"txn-{number}", lambda: brokers.cluster.brokers, proxied=number == 1)
+            work.append(asyncio.ensure_future(one.work()))
+        work += [asyncio.ensure_future(Auditor(run, topic).work()) for topic in RESULTS]
         lives = [Lives(run, brokers.http, history, f"life-{one}", partitioned=one == 1) for one in range(2)]
         churn = [asyncio.ensure_future(one.work()) for one in lives]
         churn.append(asyncio.ensure_future(self._administer(brokers, run)))
@@ -118,6 +133,8 @@ class Story:
             history.add("compacted", COMPACTED, await read_compacted(run, COMPACTED))
             history.add("retained", KEPT, await read_places(run, KEPT), await self._counters(brokers, KEPT))
             await self._trim(brokers, history)
+            for topic in RESULTS:
+                history.add("results", topic, await read_results(run, topic))
         finally:
             run.ending = True
             for client in list(run.clients):
@@ -205,12 +222,12 @@ class Story:
 
     async def _await_backlogs(self, brokers: Brokers, work: Sequence[asyncio.Future[None]]) -> dict[str, int]:
         """Wait until nothing is left to deliver; returns what is, of each subscription."""
-        left = {f"{kind.topic}/{subscription}": -1 for kind in KINDS for subscription in kind.subscriptions}
+        left = {f"{kind.topic}/{subscription}": -1 for kind in CONSUMED for subscription in kind.subscriptions}
         deadline = time.monotonic() + REST_S
         while any(left.values()) and time.monotonic() < deadline:
             await asyncio.sleep(0.3)
             _raise_failed(work)
-            for kind in KINDS:
+            for kind in CONSUMED:
                 status, stats = await brokers.http("GET", f"{TOPIC_PATH}/{kind.topic}/stats")
                 if status == 200:
                     for subscription in kind.subscriptions:
@@ -296,7 +313,7 @@ def play(seed: int, seconds: float, keep: Path | None) -> Result:
                 print(*result.violations[:LISTED_MAX], sep="\n", file=sys.stderr)
     said = ", ".join(f"{name} {count}" for name, count in sorted(Counter(result.faults).items()))
     print(f"seed {seed}: {result.messages} messages in {result.entries} entries, {result.again} of {result.received} "
-          f"received again; {said}", flush=True)  # fmt: skip
+          f"received again, {result.transactions} transactions; {said}", flush=True)  # fmt: skip
     return result
 
 

@@ -32,6 +32,7 @@ def sums(results: Iterable[Result]) -> Result:
         total.entries += result.entries
         total.received += result.received
         total.again += result.again
+        total.transactions += result.transactions
         for name, count in result.faults.items():
             total.faults[name] += count
     return total
@@ -40,8 +41,9 @@ def sums(results: Iterable[Result]) -> Result:
 def rows(seeds: int, total: Result) -> str:
     """The table of so many seeds."""
     told = f"{seeds} seeds, {total.messages:,} acknowledged messages in {total.entries:,} entries, 0 violations."
+    received = f"{total.received:,} entries were received, {total.again:,} of them not for the first time."
     lines = [
-        f"{told} {total.received:,} entries were received, {total.again:,} of them not for the first time.",
+        f"{told} {received} {total.transactions:,} transactions were committed.",
         "",
         "| fault | what happens | times |",
         "|---|---|---|",
@@ -55,11 +57,11 @@ def rows(seeds: int, total: Result) -> str:
 def read_rows(text: str) -> tuple[int, Result]:
     """Read a table; returns its seeds and their results together."""
     first, _, rest = text.partition("\n")
-    seeds, messages, entries, _violations, received, again = (
+    seeds, messages, entries, _violations, received, again, transactions = (
         int(number.replace(",", "")) for number in re.findall(r"[\d,]*\d", first)
     )
     faults = {name.replace(" ", "_"): int(times) for name, times in _ROW.findall(rest)}
-    return seeds, Result(messages, entries, received, again, defaultdict(int, faults))
+    return seeds, Result(messages, entries, received, again, defaultdict(int, faults), transactions)
 
 
 def add(results: Sequence[Result]) -> None:

@@ -40,6 +40,21 @@ def acked(entry: int, at: float, kind: str = "entry", indexes: list[int] | None 
     return ["acked", at, SUBSCRIPTION, 1, entry, kind, indexes]
 
 
+JOB = ["jobs-0", 1, 0]
+SENT = [sent(0, topic="jobs-0"), stored(0, 0, topic="jobs-0")]
+
+
+def transaction(name: str, end: str = "commit", *answer: str) -> list[Event]:
+    return [
+        ["txn", 2.0, name, "begun", [JOB], [0, 1]], ["txn", 2.1, name, end],
+        *(["txn", 2.2, name, "ended", how] for how in answer),
+    ]  # fmt: skip
+
+
+def results(*names: str, topic: str = "a") -> Event:
+    return ["results", 9.0, topic, [[name, number] for number, name in enumerate(names)]]
+
+
 RIGHT = [
     opened(), sent(0), stored(0, 0), received(0, 0), sent(1), received(1, 1), stored(1, 1),
     acked(0, 2.0), opened(2, 3.0), received(1, 1, 3.1, 2), ["fault", 3.2, "kill_one", "broker 0"],
@@ -48,13 +63,16 @@ RIGHT = [
     ["retained", 9.0, "plain", [[1, 0, 9], [1, 1, 9]], {"numberOfEntries": 2, "storageSize": 18}],
     ["trimmed", 9.0, "plain", 0], ["life", 1.0, "l", 2, "kept", 0], ["life", 1.0, "l", 2, "read", [[2, 0], [2, 1]]],
     ["life", 1.0, "l", 2, "deleted", 404], ["life", 1.0, "l", 1, "grown", 3, 3],
+    *SENT, *transaction("t", "commit", "commit"), ["seen", 3.0, "a", "t"], *transaction("u", "abort", "abort"),
+    results("t"), results("t", topic="b"),
 ]  # fmt: skip
 
 
 def test_a_right_history_has_no_violations_and_is_counted() -> None:
     result = check(RIGHT)
     assert result.violations == []
-    assert (result.messages, result.entries, result.received, result.again) == (2, 2, 3, 1)
+    assert (result.messages, result.entries, result.received, result.again) == (3, 3, 3, 1)
+    assert result.transactions == 1
     assert result.faults == {"kill_one": 1}
 
 
@@ -90,6 +108,13 @@ WRONG: dict[str, list[Event]] = {
     "lost: entries [1] of life 2": [["life", 1.0, "l", 2, "kept", 1], ["life", 1.0, "l", 2, "read", [[2, 0]]]],
     "undeleted": [["life", 1.0, "l", 1, "deleted", 200]],
     "not grown": [["life", 1.0, "l", 1, "grown", 3, 2]],
+    "not isolated": [["txn", 2.0, "t", "begun", [], [0, 1]], ["seen", 3.0, "a", "t"]],
+    "not atomic": [*SENT, *transaction("t"), results("t"), results(topic="b")],
+    "'a': 2": [*SENT, *transaction("t"), results("t", "t")],
+    "t was committed, and nobody sees it": [*transaction("t", "commit", "commit"), results()],
+    "undone": [*SENT, *transaction("t", "abort", "abort"), results("t")],
+    "was done by nobody": [*SENT, *transaction("t", "abort", "abort"), results()],
+    "was done by ['t', 'u']": [*SENT, *transaction("t"), *transaction("u"), results("t", "u")],
 }  # fmt: skip
 
 

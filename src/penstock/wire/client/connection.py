@@ -83,6 +83,10 @@ ANSWERS: Final[dict[int, int]] = {
     BaseCommand.GET_OR_CREATE_SCHEMA: BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE,
     BaseCommand.WATCH_TOPIC_LIST: BaseCommand.WATCH_TOPIC_LIST_SUCCESS,
     BaseCommand.WATCH_TOPIC_LIST_CLOSE: BaseCommand.SUCCESS,
+    BaseCommand.NEW_TXN: BaseCommand.NEW_TXN_RESPONSE,
+    BaseCommand.ADD_PARTITION_TO_TXN: BaseCommand.ADD_PARTITION_TO_TXN_RESPONSE,
+    BaseCommand.ADD_SUBSCRIPTION_TO_TXN: BaseCommand.ADD_SUBSCRIPTION_TO_TXN_RESPONSE,
+    BaseCommand.END_TXN: BaseCommand.END_TXN_RESPONSE,
 }
 
 
@@ -109,7 +113,7 @@ def refusal_in(kind: int, body: Body) -> tuple[int, str] | None:
         failed = body.response == codec.CommandLookupTopicResponse.Failed
     elif kind == BaseCommand.PARTITIONED_METADATA_RESPONSE:
         failed = body.response == codec.CommandPartitionedTopicMetadataResponse.Failed
-    elif kind == BaseCommand.ACK_RESPONSE:
+    elif kind in _WITH_ERROR:
         failed = body.HasField("error")
     elif kind in _WITH_ERROR_CODE:
         return (body.error_code, body.error_message) if body.HasField("error_code") else None
@@ -118,6 +122,15 @@ def refusal_in(kind: int, body: Body) -> tuple[int, str] | None:
     return (body.error, body.message) if failed else None
 
 
+_WITH_ERROR: Final = frozenset(
+    (
+        BaseCommand.ACK_RESPONSE,
+        BaseCommand.NEW_TXN_RESPONSE,
+        BaseCommand.ADD_PARTITION_TO_TXN_RESPONSE,
+        BaseCommand.ADD_SUBSCRIPTION_TO_TXN_RESPONSE,
+        BaseCommand.END_TXN_RESPONSE,
+    )
+)
 _WITH_ERROR_CODE: Final = frozenset(
     (
         BaseCommand.CONSUMER_STATS_RESPONSE,
