@@ -87,6 +87,6 @@ FEATURES: Final[dict[str, str]] = {
     "admin-schemas": "Administration of schemas",
     "resource-groups": "Resource groups",
     "admin-brokers": "Health, version, dynamic configuration",
-    "no-transactions": "Transactions refused at once",
+    "transactions": "Transactions",
     "reconnect": "Clients go on after the broker restarts",
 }

@@ -179,10 +179,11 @@ def _serving(under: Under) -> Iterator[list[tuple[str, str]]]:
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="compat-brokers-")))
         if under.brokers == 1:
-            address = stack.enter_context(BROKERS[under.peer]())
+            address = stack.enter_context(BROKERS[under.peer](settings={"transactionCoordinatorEnabled": "true"}))
             urls, admin_urls = [address.url], [address.admin_url]
         else:
-            cluster = stack.enter_context(Cluster(scratch / "data", under.brokers))
+            enabled = {"PENSTOCK_TRANSACTION_COORDINATOR_ENABLED": "true"}
+            cluster = stack.enter_context(Cluster(scratch / "data", under.brokers, environment=enabled))
             urls, admin_urls = cluster.urls, cluster.admin_urls
         if under.proxied:
             proxy = stack.enter_context(proxy_before(urls, admin_urls, scratch / "proxy.log"))

@@ -43,6 +43,7 @@ import org.apache.pulsar.client.api.SubscriptionInitialPosition;
 import org.apache.pulsar.client.api.SubscriptionType;
 import org.apache.pulsar.client.api.TableView;
 import org.apache.pulsar.client.api.schema.GenericRecord;
+import org.apache.pulsar.client.api.transaction.Transaction;
 import org.apache.pulsar.common.policies.data.AuthAction;
 import org.apache.pulsar.common.policies.data.BacklogQuota;
 import org.apache.pulsar.common.policies.data.PublishRate;
@@ -78,6 +79,7 @@ final class Cases {
         acknowledging();
         positions();
         topics();
+        transactions();
         schemas();
         administration();
         return ALL;
@@ -204,15 +206,130 @@ final class Cases {
                 }
             }
         });
-        add("no-transactions: a client that wants them is told at once", t -> {
-            try (PulsarClient client = PulsarClient.builder().serviceUrl(t.url)
-                    .enableTransaction(true).build()) {
-                client.newTransaction().build().get(20, TimeUnit.SECONDS);
-            } catch (Exception refused) {
-                want(!(refused instanceof java.util.concurrent.TimeoutException), "it hung");
-                return;
+    }
+
+    /** A transaction of a client that may have some. */
+    private static Transaction begin(PulsarClient client, long timeoutMillis) throws Exception {
+        return client.newTransaction().withTransactionTimeout(timeoutMillis, TimeUnit.MILLISECONDS).build()
+                .get(20, TimeUnit.SECONDS);
+    }
+
+    private static Producer<String> transacting(PulsarClient client, String topic) throws Exception {
+        return client.newProducer(Schema.STRING).topic(topic).sendTimeout(0, TimeUnit.SECONDS).create();
+    }
+
+    private static Consumer<String> shared(PulsarClient client, String topic) throws Exception {
+        return client.newConsumer(Schema.STRING).topic(topic).subscriptionName("s")
+                .subscriptionType(SubscriptionType.Shared).acknowledgmentGroupTime(0, TimeUnit.MILLISECONDS)
+                .subscribe();
+    }
+
+    private static void transactions() {
+        add("transactions: what was sent to several topics comes together, in the order of each", t -> {
+            try (PulsarClient client = PulsarClient.builder().serviceUrl(t.url).enableTransaction(true).build()) {
+                List<Consumer<String>> consumers = new ArrayList<>();
+                List<Producer<String>> producers = new ArrayList<>();
+                for (int i = 0; i < 4; i++) {
+                    consumers.add(shared(client, t.topic + "-" + i));
+                    producers.add(transacting(client, t.topic + "-" + i));
+                }
+                Transaction transaction = begin(client, 60_000);
+                for (Producer<String> producer : producers) {
+                    for (String text : numbered(3)) {
+                        producer.newMessage(transaction).value(text).send();
+                    }
+                }
+                for (Consumer<String> consumer : consumers) {
+                    nothing(consumer, 300);
+                }
+                transaction.commit().get(20, TimeUnit.SECONDS);
+                for (Consumer<String> consumer : consumers) {
+                    want(receive(consumer, 3).equals(Arrays.asList(numbered(3))), "order was not kept");
+                }
             }
-            want(false, "a transaction was begun");
+        });
+        add("transactions: what is aborted never comes, and what was sent after it does", t -> {
+            try (PulsarClient client = PulsarClient.builder().serviceUrl(t.url).enableTransaction(true).build()) {
+                Consumer<String> consumer = shared(client, t.topic);
+                Producer<String> producer = transacting(client, t.topic);
+                Transaction transaction = begin(client, 60_000);
+                producer.newMessage(transaction).value("aborted").send();
+                producer.newMessage().value("after").send();
+                nothing(consumer, 300);
+                transaction.abort().get(20, TimeUnit.SECONDS);
+                want(receive(consumer, 1).equals(List.of("after")), "not what was sent after it");
+                nothing(consumer, 300);
+            }
+        });
+        add("transactions: acknowledgements count with the commit, and are undone by an abort", t -> {
+            try (PulsarClient client = PulsarClient.builder().serviceUrl(t.url).enableTransaction(true).build()) {
+                Consumer<String> consumer = shared(client, t.topic);
+                transacting(client, t.topic).send("a");
+                Transaction aborted = begin(client, 60_000);
+                consumer.acknowledgeAsync(receive(consumer).getMessageId(), aborted).get(20, TimeUnit.SECONDS);
+                aborted.abort().get(20, TimeUnit.SECONDS);
+                Message<String> again = receive(consumer);
+                want(again.getValue().equals("a"), again.getValue());
+                Transaction committed = begin(client, 60_000);
+                consumer.acknowledgeAsync(again.getMessageId(), committed).get(20, TimeUnit.SECONDS);
+                committed.commit().get(20, TimeUnit.SECONDS);
+                consumer.redeliverUnacknowledgedMessages();
+                nothing(consumer, 500);
+                consumer.close();
+                nothing(shared(client, t.topic), 500);
+            }
+        });
+        add("transactions: a message of one transaction is refused to another", t -> {
+            try (PulsarClient client = PulsarClient.builder().serviceUrl(t.url).enableTransaction(true).build()) {
+                Consumer<String> consumer = shared(client, t.topic);
+                transacting(client, t.topic).send("a");
+                MessageId id = receive(consumer).getMessageId();
+                Transaction first = begin(client, 60_000);
+                Transaction second = begin(client, 60_000);
+                consumer.acknowledgeAsync(id, first).get(20, TimeUnit.SECONDS);
+                Exception refused = refused(Exception.class,
+                        () -> consumer.acknowledgeAsync(id, second).get(20, TimeUnit.SECONDS));
+                want(refused.getCause() instanceof PulsarClientException.TransactionConflictException, refused);
+                second.abort().get(20, TimeUnit.SECONDS);
+                first.commit().get(20, TimeUnit.SECONDS);
+            }
+        });
+        add("transactions: read and write as one, to other topics and partitions", t -> {
+            try (PulsarClient client = PulsarClient.builder().serviceUrl(t.url).enableTransaction(true).build()) {
+                String out = t.topic + "-out";
+                t.admin.topics().createPartitionedTopic(out, 3);
+                Consumer<String> in = shared(client, t.topic);
+                Consumer<String> results = shared(client, out);
+                Producer<String> feeding = transacting(client, t.topic);
+                Producer<String> writing = transacting(client, out);
+                for (String text : numbered(30)) {
+                    feeding.send(text);
+                }
+                for (int round = 0; round < 3; round++) {
+                    Transaction transaction = begin(client, 60_000);
+                    for (int i = 0; i < 10; i++) {
+                        Message<String> message = receive(in);
+                        writing.newMessage(transaction).value(message.getValue()).send();
+                        in.acknowledgeAsync(message.getMessageId(), transaction).get(20, TimeUnit.SECONDS);
+                    }
+                    transaction.commit().get(20, TimeUnit.SECONDS);
+                }
+                List<String> found = receive(results, 30);
+                Collections.sort(found);
+                want(found.equals(Arrays.asList(numbered(30))), found);
+                nothing(in, 300);
+            }
+        });
+        add("transactions: one that is open for too long is aborted", t -> {
+            try (PulsarClient client = PulsarClient.builder().serviceUrl(t.url).enableTransaction(true).build()) {
+                Consumer<String> consumer = shared(client, t.topic);
+                Producer<String> producer = transacting(client, t.topic);
+                Transaction transaction = begin(client, 1_500);
+                producer.newMessage(transaction).value("late").send();
+                producer.send("after");
+                want(receive(consumer, 1).equals(List.of("after")), "not what was sent after it");
+                refused(Exception.class, () -> transaction.commit().get(20, TimeUnit.SECONDS));
+            }
         });
     }
 
