@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Path, Query, Request
-from pydantic import BaseModel
 
 from penstock.admin.gateway import Ask
+from penstock.admin.models import Count, Flag, Long, Model
 from penstock.admin.routing import NO_CONTENT
 from penstock.broker.transactions.others import Wanted
 from penstock.core.names import TopicName
@@ -88,26 +88,26 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
     return router
 
 
-class Joining(BaseModel):
+class Joining(Model):
     """A transaction, and what it wants to use of the broker that is asked."""
 
     owner: str
-    startedMs: int  # noqa: N815 - JSON
-    timeoutMs: int  # noqa: N815 - JSON
+    startedMs: Long  # noqa: N815 - JSON
+    timeoutMs: Count  # noqa: N815 - JSON
     topics: list[str]
     subscriptions: list[tuple[str, str]]
 
 
-class Ending(BaseModel):
+class Ending(Model):
     """How a transaction ended."""
 
-    commit: bool
+    commit: Flag
 
 
-class Numbers(BaseModel):
+class Numbers(Model):
     """Numbers of transactions of the coordinator that is asked."""
 
-    numbers: list[int]
+    numbers: list[Long]
 
 
 def between_brokers(gateway: Gateway, needs: Needs) -> APIRouter:
