@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import httpx
@@ -13,6 +14,7 @@ import pytest
 from penstock.admin.gateway import BrokerGateway
 from penstock.broker.composition.administration import administration
 from penstock.broker.transactions.others import COMMITS
+from penstock.core.broker_states import BrokerState
 from penstock.core.caller import HEADER, BrokerItself, Caller, encode_asker
 from penstock.core.errors import PenstockError, WireCode
 from penstock.core.names import TopicName
@@ -23,12 +25,13 @@ from tests.admin.application import before
 from tests.broker.cluster import several
 from tests.broker.consuming import SHARED
 from tests.broker.transacting import MINUTE_MS, TransactingPeer, Type
-from tests.net.harness import Harness, topic_of, turns
+from tests.net.harness import Harness, topic_of, turns, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from penstock.storage.shared_writer import Writer
     from penstock.testing.loop import VirtualLoop
 
 # How long brokers take until they have settled what is left: they try every 5 s, and wait up to 5 s for a silent one.
@@ -332,6 +335,20 @@ async def test_adding_a_topic_of_a_broker_that_does_not_answer_fails_in_time(bro
     assert loop.time() - started < 6
     brokers.silent.clear()
     await brokers.peers[0].abort(transaction)
+
+
+async def test_a_broker_that_is_being_started_is_waited_for(tmp_path: Path) -> None:
+    writers: list[Writer] = []
+    async with several(tmp_path, writers=writers, transactions=True) as harnesses:
+        brokers = Brokers(harnesses, set())
+        await brokers.connect()
+        members = dict(harnesses[0].broker.membership.members)
+        members[1] = replace(members[1], state=BrokerState.STARTING)
+        writers[0].set_members(list(members.values()))
+        await until(lambda: not harnesses[0].broker.membership.members[1].allows.serves)
+        transaction = await brokers.peers[0].open()
+        await brokers.peers[0].add_topics(transaction, topic(1))
+        await brokers.peers[0].abort(transaction)
 
 
 # -- new starts

@@ -136,14 +136,18 @@ class Elsewhere:
         """
         return await self.part(broker, "GET", target)
 
-    async def part(self, broker: int, method: str, target: str, value: object = None) -> Any:  # noqa: ANN401 - JSON
+    async def part(
+        self, broker: int, method: str, target: str, value: object = None, *, may_start: bool = False
+    ) -> Any:  # noqa: ANN401 - JSON
         """As `ask`, for a part of something that does not wait long for one broker.
 
-        Raises the error that the broker answered with, or ServiceNotReady, at once if the broker does not serve.
+        Raises the error that the broker answered with, or ServiceNotReady, at once if the broker does not serve; with
+        `may_start`, one that is being started is waited for, for as long as one that does not answer.
         """
+        ask = self.ask if may_start else self._ask_serving
         try:
             async with asyncio.timeout(PART_S):
-                return await self._ask_serving(broker, method, target, value)
+                return await ask(broker, method, target, value)
         except TimeoutError as error:
             raise ServiceNotReady(f"broker {broker} did not answer within {PART_S:g} s") from error
 

@@ -114,7 +114,7 @@ class OtherBrokers:
             "topics": [str(name) for name in wanted.topics],
             "subscriptions": [[str(name), subscription] for name, subscription in wanted.subscriptions],
         }
-        answer = await self._elsewhere.part(broker, "PUT", _of(transaction.id), body)
+        answer = await self._elsewhere.part(broker, "PUT", _of(transaction.id), body, may_start=True)
         return [(Part(*part), first) for *part, first in answer["parts"]]
 
     async def end(self, broker: int, transaction: TransactionId, *, commit: bool) -> None:
