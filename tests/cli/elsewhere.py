@@ -19,7 +19,8 @@ def answering(answers: Mapping[str, Any]) -> Iterator[str]:
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            answer = json.dumps(answers.get(self.path, {"reason": "no such route"})).encode()
+            found = answers.get(self.path, "<html><body>HTTP ERROR 404, for browsers</body></html>")
+            answer = (found if isinstance(found, str) and found[-1] in "\n>" else json.dumps(found)).encode()
             self.send_response(200 if self.path in answers else 404)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(answer)))

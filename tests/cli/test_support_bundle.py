@@ -109,6 +109,7 @@ def test_no_line_takes_long(piece: str) -> None:
 def test_a_private_key_is_left_out_line_by_line() -> None:
     key = ["a -----BEGIN RSA PRIVATE KEY-----", "aHVudGVyMg==", "-----END RSA PRIVATE KEY-----", "b"]
     assert [*Secrets().lines(key)] == ["a ***", "b"]
+    assert [*Secrets().lines(["managedLedgerMaxUnackedRangesToPersistInMetadataStoreAndOthersToo"])] != ["***"]
     assert [*Secrets().lines(["Zm9v" * 16, "b"])] == ["***", "b"]  # The log was cut in the middle of it.
 
 
@@ -204,6 +205,7 @@ def test_what_another_broker_does_not_answer_is_noted(tmp_path: Path) -> None:
         "brokerClientAuthenticationParameters": {"value": "***", "source": "start"},
         "myPort": {"value": "1", "source": "admin API"},
     }
+    assert json.loads(found["brokers/0/health.json"]) == {"notHealthy": "Not Found (status 404)"}
     assert "4.0.1" in found["brokers/0/version.json"]
     missing = found["README"].partition("What is not in it")[2]
     for what in ("/admin/v2/tenants: ", "brokers/0/metrics-end.txt: ", "/admin/v2/clusters: "):
@@ -307,6 +309,17 @@ def test_no_name_is_in_an_anonymous_archive(own_broker: BrokerProcess, tmp_path:
 
 def _of(pairs: dict[str, str], name: str) -> str:
     return next(pseudonym for pseudonym, one in pairs.items() if one == name)
+
+
+def test_words_of_another_program_stay_where_no_user_can_have_chosen_them(tmp_path: Path) -> None:
+    metrics = '# TYPE brk_zorkmid gauge\nbrk_zorkmid{cluster="zorkmid"} 1.5E9\n'
+    settings = {"xyzzyPlughMs": "1"}
+    prefix = "/admin/v2/brokers"
+    routes = {f"{prefix}/configuration/runtime": settings, f"{prefix}/configuration/values": {}}
+    with answering({f"{prefix}/version": "4", "/metrics/": metrics, **routes}) as url:
+        found = bundle(tmp_path, url, "--seconds", "0", "--anonymous")
+    assert found["brokers/0/metrics-end.txt"] == metrics.replace('"zorkmid"', '"cluster-1"')
+    assert [*json.loads(found["settings.json"])] == [*settings]
 
 
 def test_known_names_go_even_if_they_are_words_of_ours_and_numbers_and_times_stay() -> None:

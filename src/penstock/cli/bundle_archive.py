@@ -71,6 +71,11 @@ class Archive:
         """Add text; what is longer than TEXT_MAX is cut at its end. Raises what `lines` raises, and adds nothing."""
         self._keep(name, self._learned(self._secrets.lines(map(_shortened, lines))), text)
 
+    def keep(self, word: str) -> None:
+        """Keep a word of other programs, which no user has chosen, as it is."""
+        if self._names is not None:
+            self._names.keep(word)
+
     def miss(self, what: str, why: object) -> None:
         """Note what is not in the archive."""
         self.missing.append(self._secrets.line(f"{what}: {why}"))

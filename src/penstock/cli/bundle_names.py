@@ -76,7 +76,7 @@ _PIECES: Final = re.compile(
     r"|(?P<atom>[\w@~%*]+(?:[.\-+][\w@~%]+)*)"
 )
 _NUMBER: Final = re.compile(
-    r"[vV]?\d+|0x[0-9a-f]+(?:_0x[0-9a-f]+)?|[0-9.]+(?:e[+-]?\d+)?(?:ns|us|ms|s|h|d|m|MB|MiB|KiB|GiB|k|M)?|NaN|Inf|inf|\d+L?"
+    r"[vV]?\d+|0x[0-9a-f]+(?:_0x[0-9a-f]+)?|[0-9.]+(?:[eE][+-]?\d+)?(?:ns|us|ms|s|h|d|m|MB|MiB|KiB|GiB|k|M)?|NaN|Inf|inf|\d+L?"
 )
 _FOUR: Final = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
 _PARTS: Final = re.compile(r"[^\W_]+")
@@ -107,6 +107,7 @@ class Names:
         self._pseudonyms: dict[str, str] | None = None
         self._in_any_case: dict[str, str] = {}  # the same by names in lower case
         self._words: dict[str, str] = {}
+        self._others: set[str] = set()  # words of other programs, as names of their metrics
         self._keeps = keeps
 
     def learn(self, kind: str, name: str) -> None:
@@ -119,11 +120,14 @@ class Names:
         if name.startswith(_DOMAINS) and name.count("/") > 3:
             self._learn_topic(*name.partition("://")[2].split("/", 2))
         elif "/" in name and kind in {"namespace", "topic", "tenant"}:
-            tenant, _, local = name.partition("/")
-            self._note("tenant", tenant)
-            self._note("namespace", local)
+            for part, one in zip(("tenant", "namespace"), name.split("/"), strict=False):
+                self._note(part, one)
         elif name:
             self._note(kind, _stem(name)[0])
+
+    def keep(self, word: str) -> None:
+        """Keep a word of another program: one that no user has chosen."""
+        self._others.add(word)
 
     def learn_line(self, line: str) -> None:
         """Note the names in a line of a log, or of metrics."""
@@ -149,7 +153,7 @@ class Names:
             if member == "word":
                 self.learn("word", value)
             elif member in _MEMBERS:
-                for one in value.split(","):
+                for one in value.strip("[]").split(","):  # Brackets are Java's.
                     self.learn(_MEMBERS[member], one.strip())
             elif "://" in value:
                 self.learn_line(value)
@@ -168,7 +172,11 @@ class Names:
         self._note("topic", _stem(local)[0])
 
     def _note(self, kind: str, name: str) -> None:
-        if name not in _EVERYBODYS and len(self._found[kind]) < _NAMES_MAX:
+        if (
+            name not in _EVERYBODYS
+            and name.partition(":")[0] not in _EVERYBODYS
+            and len(self._found[kind]) < _NAMES_MAX
+        ):
             self._found[kind][name] = None
 
     def _settled(self) -> dict[str, str]:
@@ -221,7 +229,7 @@ class Names:
             return atom if atom.startswith("0.0.") else self._word(atom)
         if _NUMBER.fullmatch(atom):
             return atom
-        if not atom.isalpha() and atom.lower() in self._keeps():
+        if atom in self._others or (not atom.isalpha() and atom.lower() in self._keeps()):
             return atom  # One of our identifiers, whatever names are parts of it.
         return atom if all(map(self._is_kept, _PARTS.findall(atom))) else self._word(atom)
 

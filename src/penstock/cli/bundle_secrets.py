@@ -65,7 +65,7 @@ _BEGIN: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 _PEM: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)")
 _END: Final = re.compile(r"-----END [A-Z ]*PRIVATE KEY-----")
 # A line of a key whose first line is not here, as where a log was cut.
-_KEY_LINE: Final = re.compile(r"[A-Za-z0-9+/]{60,76}={0,2}")
+_KEY_LINE: Final = re.compile(r"(?=[A-Za-z]*[0-9+/])[A-Za-z0-9+/]{60,76}={0,2}")
 
 
 def is_secret_name(name: str) -> bool:

@@ -182,6 +182,8 @@ def _redirected(url: str, location: str) -> tuple[str, str]:
 def _refused(answer: Answer) -> CommandFailed:
     said = answer.value()
     reason = said.get("reason") if isinstance(said, dict) else said
+    if str(reason or "").lstrip().startswith("<"):
+        reason = None  # A page for browsers, of a route that is not there.
     reason = str(reason or http.client.responses.get(answer.status, "refused")).rstrip(".")
     message = f"{reason} (status {answer.status}){_NEXT.get(answer.status, '')}"
     return CommandFailed(message, _STATUSES.get(answer.status, Exit.FAILED))

@@ -62,6 +62,7 @@ _ANSWER_MAX: Final = 4 * MIB
 _COUNTED_MAX: Final = 200_000
 _TIMEOUT_S: Final = 15.0
 _COUNTER: Final = re.compile(r"pulsar_(?:in|out)_messages_total\{(.*)\} (\S+)")
+_METRIC: Final = re.compile(r"(?:# (?:TYPE|HELP) )?([A-Za-z]\w*)")
 _TOPIC: Final = re.compile(r'topic="((?:[^"\\]|\\.)*)"')
 _V2: Final = "/admin/v2"
 # Of each broker: what to ask, the member, and what it is.
@@ -279,15 +280,27 @@ def _brokers(archive: Archive, rest: Rest, target: Target) -> list[Target]:
         archive.miss(f"{len(found) - _BROKERS_MAX} more brokers", f"{_BROKERS_MAX} are asked at most")
     for number, one in enumerate(found[:_BROKERS_MAX]):
         with Rest(one, timeout_s=_TIMEOUT_S) as its:
-            try:
-                archive.add(f"brokers/{number}/health.json", its.get("/healthz"), "its health")
-            except CommandFailed as error:
-                archive.add(f"brokers/{number}/health.json", {"notHealthy": str(error)}, "its health")
-                if error.status == Exit.NO_ANSWER:
-                    continue
+            archive.add(f"brokers/{number}/health.json", health := _health(its), "its health")
+            if health.get("notAnswered"):
+                continue
             for path, name, text in _OF_BROKERS:
                 _add(archive, its, path, f"brokers/{number}/{name}", text)
     return found[:_BROKERS_MAX]
+
+
+def _health(rest: Rest) -> Json:
+    """Return what a broker says of its health; Apache Pulsar has another route for it."""
+    for path in ("/healthz", f"{_V2}/brokers/health"):
+        try:
+            found = rest.get(path)
+        except CommandFailed as error:
+            if error.status == Exit.NO_ANSWER:
+                return {"notAnswered": str(error)}
+            if error.status != Exit.NOT_FOUND or path != "/healthz":
+                return {"notHealthy": str(error)}
+        else:
+            return found if isinstance(found, dict) else {"status": found}
+    raise AssertionError("the last answer is returned")
 
 
 def _metrics(archive: Archive, brokers: list[Target], target: Target, when: str) -> Topics:
@@ -299,17 +312,18 @@ def _metrics(archive: Archive, brokers: list[Target], target: Target, when: str)
         name = f"brokers/{number}/metrics-{when}.txt"
         with Rest(one if len(brokers) > 1 else target, timeout_s=_TIMEOUT_S) as rest:
             try:
-                archive.add_lines(
-                    name, _counted(lines_of(rest.pieces("/metrics/")), topics), f"its metrics at the {when}"
-                )
+                lines = _counted(lines_of(rest.pieces("/metrics/")), topics, archive)
+                archive.add_lines(name, lines, f"its metrics at the {when}")
             except CommandFailed as error:
                 archive.miss(name, error)
     return topics
 
 
-def _counted(lines: Iterable[str], topics: Topics) -> Iterator[str]:
+def _counted(lines: Iterable[str], topics: Topics, archive: Archive) -> Iterator[str]:
     """Yield lines of metrics, and sum up the messages of each topic, in and out."""
     for line in lines:
+        if (metric := _METRIC.match(line)) is not None:
+            archive.keep(metric[1])
         found = _COUNTER.match(line)
         if found is not None and (named := _TOPIC.search(found[1])) is not None:
             topic = named[1].replace('\\"', '"').replace("\\\\", "\\")
@@ -337,6 +351,8 @@ def _settings_there(archive: Archive, rest: Rest) -> None:
     if not isinstance(values, dict):
         archive.miss("settings.json", "the broker's answer is no object")
         return
+    for name in values:
+        archive.keep(str(name))
     defaults = {name: KEYS[field].default_text for name, field in FIELDS.items()}
     archive.add(
         "settings.json",

@@ -290,15 +290,27 @@ def _goal(rest: Rest, topic: str, end: Position, arguments: argparse.Namespace) 
 
     wall_ms = getattr(arguments, "WALL_MS", None)
     if wall_ms is not None:
-        return _NOWHERE, _id(rest.get(f"{topic}/messageid/{wall_ms}"))
+        found = _id(rest.get(f"{topic}/messageid/{wall_ms}"))
+        return _NOWHERE, found if found[0] >= 0 else _beginning(rest, topic)
     shape = next(iter(arguments.action.policies.values()))["body"]
     body = values.body_of(arguments.values, shape, "subscriptions reset-to-position")
     ledger, entry = _id(body)
-    if ledger < 0:  # The beginning, wherever retention has left it.
-        ledger, entry = _id(_get(rest, f"{topic}/messageid/0") or {})
-    elif ledger >= _LATEST:
+    if ledger < 0:
+        return _NOWHERE, _beginning(rest, topic)
+    if ledger >= _LATEST:
         return end, (_LATEST, 0)
     return _NOWHERE, (ledger, entry if body.get("excluded") else entry - 1)
+
+
+def _beginning(rest: Rest, topic: str) -> Position:
+    """Return where a cursor stands before the first message, wherever retention has left that."""
+    first = int(rest.get(f"{topic}/internalStats")["ledgers"][0]["ledgerId"])
+    return max((first, -1), _before(_id(rest.get(f"{topic}/messageid/0")), first))
+
+
+def _before(position: Position, ledger: int) -> Position:
+    """Return the position before this one, if it is in this ledger."""
+    return (ledger, position[1] - 1) if position[0] == ledger else _NOWHERE
 
 
 def _id(found: Json) -> Position:
