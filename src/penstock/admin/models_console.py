@@ -71,6 +71,42 @@ class TopicPage(Model):
     unanswered: list[Count]
 
 
+class TenantRow(Model):
+    """One tenant, with the sums of its topics. Rates are per second."""
+
+    tenant: str
+    adminRoles: list[str]  # noqa: N815
+    resourceGroup: str | None  # noqa: N815
+    topics: Count
+    msgRateIn: Number  # noqa: N815
+    msgThroughputIn: Number  # noqa: N815
+    msgRateOut: Number  # noqa: N815
+    msgThroughputOut: Number  # noqa: N815
+    msgBacklog: Count  # noqa: N815
+    publishers: Count
+    consumers: Count
+    subscriptions: Count
+
+
+class TenantPage(Model):
+    """A page of tenants, by name."""
+
+    total: Count
+    tenants: list[TenantRow]
+    takenAtMs: Long  # noqa: N815
+    unanswered: list[Count]
+
+
+class SettingRow(Model):
+    """A setting of a broker: its value, and where that comes from."""
+
+    group: str
+    key: str
+    value: str
+    source: str
+    dynamic: bool
+
+
 class Who(Model):
     """The caller, as the broker knows it.
 

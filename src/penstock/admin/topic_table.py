@@ -114,6 +114,20 @@ class TopicTable:
             await asyncio.sleep(0)
         return {"total": len(matches), "sums": sums, "topics": [self._row(row) for row in first]}
 
+    async def by_tenant(self) -> dict[str, Json]:
+        """Return the sums of each tenant that has topics."""
+        sums: dict[str, Json] = {}
+        columns = self._columns()
+        pace = _Pace()
+        for row, name in enumerate(self.names):
+            tenant = name.split("/", 3)[2]
+            of = sums.setdefault(tenant, {"topics": 0, **dict.fromkeys(columns, 0)})
+            of["topics"] += 1
+            for column, numbers in columns.items():
+                of[column] += numbers[row]
+            await pace.rows(1)
+        return sums
+
     async def _matches(self, wanted: Wanted) -> array[int]:
         words = wanted.search.lower().split()
         inside = (f"persistent://{wanted.within}", f"non-persistent://{wanted.within}")
@@ -163,6 +177,11 @@ def joined(pages: Iterable[Json], sort: Sort, offset: int, limit: int) -> Json:
     sums = {name: sum(page["sums"][name] for page in pages) for name in pages[0]["sums"]}
     total = sum(page["total"] for page in pages)
     return {"total": total, "sums": sums, "topics": rows[offset : offset + limit]}
+
+
+def nothing() -> Json:
+    """Return the sums of a tenant without topics."""
+    return dict.fromkeys(("topics", *_WHOLE, *_RATES), 0)
 
 
 def _has_all(name: str, words: Iterable[str]) -> bool:

@@ -58,6 +58,9 @@ class Keys(Protocol):
     def values(self) -> Mapping[str, str]:
         """All keys with their values as in a file; secrets are hidden."""
 
+    def described(self) -> list[dict[str, object]]:
+        """All keys with their values, and where each comes from; secrets are hidden."""
+
     def check(self, key: str, value: str) -> None:
         """Raises ConfigurationError if this key can have no such value, whatever the others are."""
 
@@ -76,6 +79,9 @@ class NoKeys:
 
     def values(self) -> Mapping[str, str]:
         return {}
+
+    def described(self) -> list[dict[str, object]]:
+        return []
 
     def check(self, key: str, value: str) -> None:
         raise AssertionError(f"{key}={value}: there are no dynamic keys")
@@ -109,6 +115,10 @@ class Configuration:
     def runtime(self) -> dict[str, str]:
         """All settings with their current values, under each of their names."""
         return self._under_all_names(self._keys.values())
+
+    def described(self) -> list[dict[str, object]]:
+        """All settings with their groups, current values and sources."""
+        return self._keys.described()
 
     def problems(self) -> list[str]:
         """Which stored values are left out, in a sentence that may be shown to everybody."""

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock import settings
 from penstock.cli import serve
-from penstock.settings.model import GROUPS, keys_of
-from penstock.settings.sources import DEFAULT
+from penstock.settings.sources import DEFAULT, described
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         brokers=serve.brokers_given(arguments),
     )
     effective, notes = _with_changes(start, arguments.data_dir) if arguments.data_dir is not None else (start, [])
-    rows = [row for row in _rows(effective) if not arguments.changed or row["source"] != DEFAULT]
+    rows = [row for row in described(effective) if not arguments.changed or row["source"] != DEFAULT]
     print(json.dumps(rows, indent=2) if arguments.json else "\n".join(_lines(rows)))
     for note in (*effective.warnings, *notes):
         print(f"penstock: {note}", file=sys.stderr)
@@ -78,7 +77,7 @@ def rows_of(config: Path | None, data_dir: Path | None) -> tuple[list[dict[str, 
     """Return all settings as `serve` would have them, secrets as ***, and notes on them. Raises as `run`."""
     start = settings.load(file=config, environment=os.environ)
     effective, notes = _with_changes(start, data_dir) if data_dir is not None else (start, [])
-    return _rows(effective), [*effective.warnings, *notes]
+    return described(effective), [*effective.warnings, *notes]
 
 
 def _with_changes(start: Settings, data_dir: Path) -> tuple[Settings, Sequence[str]]:
@@ -91,20 +90,6 @@ def _with_changes(start: Settings, data_dir: Path) -> tuple[Settings, Sequence[s
     changes, errors = usable(live, read_configuration(data_dir))
     notes = [f"stored value of {key} is ignored: {error}" for key, error in errors.items()]
     return live.changed(changes).settings, notes
-
-
-def _rows(effective: Settings) -> list[dict[str, object]]:
-    return [
-        {
-            "group": str(group.__doc__).rstrip("."),
-            "key": key.name,
-            "value": effective.spelled(key.name),
-            "source": effective.sources[key.name],
-            "dynamic": key.dynamic,
-        }
-        for group in GROUPS
-        for key in keys_of(group).values()
-    ]
 
 
 def _lines(rows: Sequence[Mapping[str, object]]) -> list[str]:

@@ -82,11 +82,12 @@ async function reasonOf(response) {
   }
 }
 
-/** Ask, and return the JSON of the answer; null if it has no body. Throws Refused. */
+/** Ask, and return the JSON or the text of the answer; null if it has no body. Throws Refused. */
 export async function ask(path, options) {
   const response = await send(path, options);
   const text = await response.text();
-  return text === "" ? null : JSON.parse(text);
+  if (text === "") return null;
+  return (response.headers.get("content-type") ?? "").includes("json") ? JSON.parse(text) : text;
 }
 
 /** As `ask`, but null for what does not exist there (404), or is not for this caller (403). */

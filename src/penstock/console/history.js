@@ -19,9 +19,24 @@ function sums(seen) {
     members: of.map((one) => one.name).join(),
     counters: Object.fromEntries(COUNTERS.map((name) => [name, total(name)])),
     backlog: total("msgBacklog"),
+    groups: groupSums(of),
     histogram,
     boundsMs,
   };
+}
+
+/** The key of a group and a kind of traffic. */
+export function groupKey({ group, traffic }) {
+  return `${traffic} ${group}`;
+}
+
+function groupSums(of) {
+  const sums = new Map();
+  for (const one of of.flatMap((member) => member.groups)) {
+    const [messages, bytes] = sums.get(groupKey(one)) ?? [0, 0];
+    sums.set(groupKey(one), [messages + one.messages, bytes + one.bytes]);
+  }
+  return sums;
 }
 
 export class History {
@@ -31,6 +46,7 @@ export class History {
     this.publishTimes = null; // how long publishes took lately: { boundsMs, counts }
     this.before = null;
     this.window = [];
+    this.groupRates = new Map(); // of each group and kind of traffic, in all processes: messages and bytes per second
   }
 
   /** Add a look. One that is no newer than the last is the same look. */
@@ -47,6 +63,12 @@ export class History {
       this.lines[name].push(Math.max(0, now.counters[name] - before.counters[name]) / seconds);
     }
     this.lines.backlog.push(now.backlog);
+    this.groupRates = new Map(
+      [...now.groups].map(([key, [messages, bytes]]) => {
+        const [messagesBefore, bytesBefore] = before.groups.get(key) ?? [messages, bytes];
+        return [key, [Math.max(0, messages - messagesBefore) / seconds, Math.max(0, bytes - bytesBefore) / seconds]];
+      }),
+    );
     if (this.times.length > LOOKS_MAX) {
       this.times.shift();
       Object.values(this.lines).forEach((line) => line.shift());

@@ -5,7 +5,9 @@ import { html, render, useEffect, useMemo, useRef, useState } from "./vendor/htm
 import { SERVER, VERSION, ask, askIfAllowed, listenForRefusals, signOut, signedIn } from "./api.js";
 import { History } from "./history.js";
 import { Overview } from "./pages/overview.js";
+import { Settings } from "./pages/settings.js";
 import { SignIn } from "./pages/sign_in.js";
+import { Tenants } from "./pages/tenants.js";
 import { TopicPage } from "./pages/topic.js";
 import { Topics } from "./pages/topics.js";
 import { Why } from "./pages/why.js";
@@ -15,7 +17,9 @@ const PAGES = [
   ["/overview", "Overview", Overview],
   ["/topics", "Topics", Topics],
   ["/topic", null, TopicPage],
+  ["/tenants", "Tenants and quotas", Tenants],
   ["/why", "Why", Why],
+  ["/settings", "Settings", Settings],
 ];
 
 /** The page that the address names, and its values. */

@@ -74,7 +74,7 @@ export function Tiles({ items }) {
  */
 export function Table({ label, columns, rows, rowKey, empty = "Nothing." }) {
   if (rows.length === 0) return html`<p class="quiet">${empty}</p>`;
-  return html`<div class="scrolls" tabindex="0" role="region" aria-label=${label}>
+  return html`<div class="scrolls" tabindex="0" role="group" aria-label=${label}>
     <table>
       <caption class="unseen">${label}</caption>
       <thead><tr>${columns.map((one) => html`<th scope="col" class=${one.number && "number"}>${one.head}</th>`)}</tr></thead>

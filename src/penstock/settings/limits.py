@@ -126,6 +126,10 @@ class Live:
         """Return every key with its value as in a file; `***` for secrets."""
         return {key.name: self.settings.spelled(key.name) for key in KEYS.values()}
 
+    def described(self) -> list[dict[str, object]]:
+        """Return every setting with its value and its source."""
+        return sources.described(self.settings)
+
     def check(self, key: str, value: str) -> None:
         """Raise ConfigurationError if this key can have no such value."""
         sources.parse(Given(key, value, sources.ADMIN))

@@ -19,7 +19,7 @@ from penstock.core.units import MIB
 from penstock.governance.budget import ROWS
 from penstock.settings import near_misses, properties, rules
 from penstock.settings.memory import MachineFacts, MemoryBudget, share_of_limit
-from penstock.settings.model import ALIASES, FIELDS, KEYS, SECURITY, Given, Origin, Settings
+from penstock.settings.model import ALIASES, FIELDS, GROUPS, KEYS, SECURITY, Given, Origin, Settings, keys_of
 from penstock.settings.near_misses import PULSAR_PREFIX
 from penstock.settings.pulsar_keys import is_pulsars
 from penstock.settings.rules import CLIENT_WINDOW_MAX, METADATA_BYTES_MAX
@@ -92,6 +92,21 @@ def changed(settings: Settings, changes: Mapping[str, str]) -> Settings:
         ConfigurationError: an invalid value, or a combination that is not allowed.
     """
     return _settle(settings.origin, changes)
+
+
+def described(settings: Settings) -> list[dict[str, object]]:
+    """Return every setting with its value, `***` for secrets, and its source."""
+    return [
+        {
+            "group": str(group.__doc__).rstrip("."),
+            "key": key.name,
+            "value": settings.spelled(key.name),
+            "source": settings.sources[key.name],
+            "dynamic": key.dynamic,
+        }
+        for group in GROUPS
+        for key in keys_of(group).values()
+    ]
 
 
 def read_file(file: Path) -> Iterator[Given]:

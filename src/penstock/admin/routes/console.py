@@ -7,7 +7,7 @@ hundred thousand topics is sorted and searched here. All have the rights of othe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Query, Request
@@ -17,8 +17,9 @@ from penstock.admin import models_console as models
 from penstock.admin.gateway import Ask
 from penstock.admin.http_memory import CHARGE
 from penstock.admin.looks import Looks
+from penstock.admin.models import INT_MAX
 from penstock.admin.routing import Namespace  # noqa: TC001 -- FastAPI reads annotations
-from penstock.admin.topic_table import PAGED_MAX, Sort, Wanted, joined
+from penstock.admin.topic_table import PAGED_MAX, Sort, Wanted, joined, nothing
 from penstock.core.caller import CALLER
 
 if TYPE_CHECKING:
@@ -28,7 +29,11 @@ if TYPE_CHECKING:
 
 OVERVIEW: Final = "/admin/v3/overview"
 TOPICS: Final = "/admin/v3/topics"
+TENANTS: Final = "/admin/v3/tenants"
+SETTINGS: Final = "/admin/v3/settings"
 WHO: Final = "/admin/v3/who"
+# Tenants on a page.
+PAGE_MAX: Final = 200
 # Tenants that are named to one of their administrators.
 TENANTS_MAX: Final = 1_000
 # A word of a topic's name is shorter.
@@ -37,7 +42,11 @@ SEARCH_CHARS_MAX: Final = 256
 Search = Annotated[str, Query(max_length=SEARCH_CHARS_MAX, description="Words, all of which a name must contain")]
 Order = Annotated[Sort, Query(description="What comes first: the largest, or the first name")]
 Offset = Annotated[int, Query(ge=0, le=PAGED_MAX, description="Rows of the order to leave out")]
+TenantOffset = Annotated[int, Query(ge=0, le=INT_MAX, description="Tenants to leave out")]
+TenantLimit = Annotated[int, Query(ge=0, le=PAGE_MAX, description="Tenants to return")]
 Limit = Annotated[int, Query(ge=0, le=PAGED_MAX, description="Rows to return")]
+
+Json: TypeAlias = "dict[str, Any]"
 
 
 def router(gateway: Gateway, needs: Needs) -> APIRouter:
@@ -96,7 +105,44 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
         path = f"{TOPICS}/{quote(name.tenant, safe='')}/{quote(name.namespace, safe='')}"
         return await page(request, path, Wanted(f"{name}/", search, sort, limit), offset)
 
+    _add_tenants(router, ask, looks, needs)
     return router
+
+
+def _add_tenants(router: APIRouter, ask: Ask, looks: Looks, needs: Needs) -> None:
+    @router.get(TENANTS, dependencies=[needs.superuser], **_shows(models.TenantPage))
+    async def tenants(
+        request: Request, search: Search = "", offset: TenantOffset = 0, limit: TenantLimit = 50
+    ) -> JSONResponse:
+        """Return a page of tenants by name, with the sums of their topics."""
+        words = search.lower().split()
+
+        def listed(broker: Administration) -> tuple[int, list[Json]]:
+            names = [one for one in broker.tenants.names() if all(word in one.lower() for word in words)]
+            return len(names), [_tenant(broker, one) for one in sorted(names)[offset : offset + limit]]
+
+        total, rows = await ask(listed)
+        look = await looks.now(request.scope[CHARGE].memory)
+        own = await look.topics.by_tenant()
+        query = urlencode({"search": search, "offset": offset, "limit": limit})
+        others, missing = await ask(lambda broker: broker.service.answers(f"{TENANTS}?{query}"))
+        sums = [own, *({row["tenant"]: row for row in other["tenants"]} for other in others)]
+        for row in rows:
+            found = [one[row["tenant"]] for one in sums if row["tenant"] in one]
+            row.update({name: sum(one[name] for one in found) for name in nothing()})
+        return JSONResponse(
+            {"total": total, "tenants": rows, "takenAtMs": look.overview["takenAtMs"], "unanswered": missing}
+        )
+
+    @router.get(SETTINGS, dependencies=[needs.superuser], **_shows(list[models.SettingRow]))
+    async def settings() -> JSONResponse:
+        """Return all settings of this broker with their values, and where each comes from; secrets are shown as ***."""
+        return JSONResponse(await ask(lambda broker: broker.configuration.described()))
+
+
+def _tenant(broker: Administration, name: str) -> Json:
+    roles = broker.tenants.get(name).get("adminRoles") or []
+    return {"tenant": name, "adminRoles": roles, "resourceGroup": broker.resource_groups.of_tenant(name)}
 
 
 def _add_who(router: APIRouter, ask: Ask, needs: Needs) -> None:

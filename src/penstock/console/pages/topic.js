@@ -2,7 +2,7 @@
 // One topic: traffic, subscriptions with what may be done to them, producers, partitions.
 
 import { html, useMemo, useState } from "../vendor/htm-preact.js";
-import { ask, askIfAllowed, topicOf } from "../api.js";
+import { SERVER, ask, askIfAllowed, topicOf } from "../api.js";
 import { Chain, Summary } from "../findings.js";
 import * as format from "../format.js";
 import { Chart, Link, Name, Panel, Table, Tiles, Waiting, usePolled, where } from "../parts.js";
@@ -56,7 +56,7 @@ class Lines {
 function OfTopic({ topic }) {
   const lines = useMemo(() => new Lines(), [topic.name]);
   const seen = usePolled((signal) => look(topic, lines, signal), [topic.name], EVERY_MS);
-  const why = usePolled((signal) => askIfAllowed(topic.why, { signal }), [topic.name], EVERY_MS);
+  const why = usePolled((signal) => askIfAllowed(topic.why, { signal }), [topic.name], SERVER === "proxy" ? 3 * EVERY_MS : EVERY_MS);
   const [dialog, setDialog] = useState(null);
   const [done, setDone] = useState(null);
   const close = () => setDialog(null);

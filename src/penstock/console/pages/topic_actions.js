@@ -43,7 +43,7 @@ export function SkipDialog({ topic, stats, subscription, onClose, onDone }) {
   const skipped = Math.min(number, backlog);
   return html`<${Confirmed} title="Skip entries" verb="Skip" danger ready=${valid} onClose=${onClose} onConfirm=${async () => {
     await ask(`${subscriptionAt(topic, subscription)}/skip/${number}`, { method: "POST" });
-    onDone(`${entries(number)} of subscription ${subscription} were skipped.`);
+    onDone(`Skipped ${entries(number)} of subscription ${subscription}.`);
   }}>
     <label>Entries to skip<input inputmode="numeric" required value=${text} onInput=${(event) => setText(event.target.value)} /></label>
     <p>${valid
