@@ -31,6 +31,8 @@ _PROVIDER: Final = "org.apache.pulsar.broker.authentication.AuthenticationProvid
 _GUARD: Final = (
     f"authenticationEnabled=true\nauthenticationProviders={_PROVIDER}\ntokenSecretKey={data_url(SECRET)}\n"
     f"authorizationEnabled=true\nsuperUserRoles={ROOT}\n"
+    # A test takes the subscription of a topic away, which others look for later.
+    "brokerDeleteInactiveTopicsEnabled=false\n"
 )
 
 

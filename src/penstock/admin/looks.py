@@ -2,7 +2,7 @@
 """One look at a broker for all consoles that are open: an overview, and a table of its topics.
 
 Why shared: a look reads every topic. Ten consoles that look each second cost no more than one, and a broker with very
-many topics is looked at less often: the pauses are thirty times as long as a look takes.
+many topics is looked at less often: looking takes a thirtieth of the time of the broker's loop at most.
 Why kept: a console asks for the next page of the same table. It is charged to the memory of the admin port, and dropped
 when nobody has looked for a minute.
 Where: the routes of the console. Everything here runs on the admin port's own loop.
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from penstock.admin.gateway import Ask
     from penstock.admin.http_memory import HttpMemory, RequestCharge
 
-# A look is not older than this, or than `PAUSES` times what it took.
+# A look is as old as this at most, and this much for each topic and each subscription: thirty times what the broker's
+# loop works for one, as measured. Not what a look took: on a busy machine it waits for most of that time.
 FRESH_S: Final = 1.0
-PAUSES: Final = 30
+FRESH_S_PER_ROW: Final = 0.001
 KEPT_S: Final = 60.0
 
 
@@ -31,6 +32,11 @@ class Look(NamedTuple):
 
     overview: dict[str, Any]
     topics: TopicTable
+
+
+def fresh_s(rows: int) -> float:
+    """Return for how long a look is shown. Args: rows: topics and subscriptions that it has read."""
+    return FRESH_S + FRESH_S_PER_ROW * rows
 
 
 class Looks:
@@ -56,7 +62,6 @@ class Looks:
         return await asyncio.shield(self._looking)  # A caller that is cancelled must not cancel the others.
 
     async def _take(self, memory: HttpMemory, loop: asyncio.AbstractEventLoop) -> Look:
-        began_s = loop.time()
         ask = self._ask
         number, name = await ask(lambda broker: (broker.service.number, broker.service.id))
         others = await ask(lambda broker: broker.topics.not_loaded())
@@ -68,8 +73,7 @@ class Looks:
         self._drop()  # Before the new one is charged: both together may be more than there is.
         await charge.charge_when_free(table.size_bytes)
         self._look, self._charge = look, charge
-        now_s = loop.time()
-        self._fresh_until_s = now_s + max(FRESH_S, PAUSES * (now_s - began_s))
+        self._fresh_until_s = loop.time() + fresh_s(table.rows_read)
         return look
 
     def _has_looked(self, looking: asyncio.Task[Look]) -> None:

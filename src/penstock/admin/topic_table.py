@@ -65,6 +65,11 @@ class TopicTable:
         self._counted = dict.fromkeys(_COUNTED, 0)
 
     @property
+    def rows_read(self) -> int:
+        """Number of loaded topics and their subscriptions."""
+        return sum(self._loaded) + sum(self._whole["subscriptions"])
+
+    @property
     def size_bytes(self) -> int:
         """Memory of its columns. The names are those of the topics themselves."""
         columns = (self._loaded, *self._columns().values())

@@ -129,7 +129,7 @@ export function ResetDialog({ topic, partitions, stats, subscription, onClose, o
       ${reading.first && html`It begins with message ${reading.first.ledgerId}:${reading.first.entryId}. `}
       <b>${reading.number === null ? "Everything behind it" : entries(reading.number)}${reading.size > 0 ? `, ${format.bytes(reading.size)},` : ""}</b>
       ${" "}will be delivered to <${Name} text=${subscription} />. Its backlog is ${entries(one?.msgBacklog ?? 0)} now.
-      ${(one?.consumers?.length ?? 0) > 0 && ` Its ${one.consumers.length} consumers are disconnected, and connect again.`}</p>`}
+      ${(one?.consumers?.length ?? 0) > 0 && ` ${format.many(one.consumers.length, "consumer")} will be disconnected, and connect again.`}</p>`}
   <//>`;
 }
 
