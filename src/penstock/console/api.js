@@ -78,7 +78,8 @@ async function reasonOf(response) {
   try {
     return JSON.parse(text).reason ?? text;
   } catch {
-    return text.slice(0, 500) || `status ${response.status}`;
+    // Apache Pulsar answers with a page for browsers where it has no such route.
+    return text === "" || text.trimStart().startsWith("<") ? `status ${response.status}` : text.slice(0, 500);
   }
 }
 
