@@ -48,6 +48,8 @@ TURN_MS_MAX: Final = 50
 PING_S_MAX: Final = 0.25
 HEALTH_S_MAX: Final = 1.0
 GIVEN_BACK_S_MAX: Final = 5.0
+# How long it is waited for: how late it is, `judge` says.
+GIVEN_BACK_WAIT_S: Final = 30.0
 STOP_S_MAX: Final = 10.0
 
 # What the books may differ by when all is given back: what is in flight while they are read.
@@ -389,7 +391,7 @@ class Subject:
 
     def _given_back(self) -> float:
         began = self.now()
-        while (waited := self.now() - began) <= GIVEN_BACK_S_MAX:
+        while (waited := self.now() - began) <= GIVEN_BACK_WAIT_S:
             with suppress(OSError):
                 if self.held_bytes() <= BOOKS_SLACK_BYTES:
                     return waited
