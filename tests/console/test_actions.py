@@ -24,7 +24,7 @@ def test_entries_are_skipped(window: Window, shop: OpenShop) -> None:
     window.click("Skip: subscription a/b +%")
     window.type_into("Entries to skip", "2")
     window.until_shown("The next 2 entries of 5 in the backlog of a/b +%")
-    window.click("Skip", "button")
+    window.confirm("Skip")
     window.until_shown("Skipped 2 entries of subscription a/b +%.")
     assert shop.subscription(topic, "a/b +%")["msgBacklog"] == 3
 
@@ -34,7 +34,7 @@ def test_a_backlog_is_cleared(window: Window, shop: OpenShop) -> None:
     window.show("/topic", {"name": topic})
     window.click("Clear: subscription s")
     window.until_shown("All 4 entries in the backlog of s")
-    window.click("Clear", "button")
+    window.confirm("Clear")
     window.until_shown("The backlog of subscription s is cleared.")
     assert shop.subscription(topic, "s")["msgBacklog"] == 0
 
@@ -51,7 +51,7 @@ def test_a_subscription_is_reset_to_a_time_and_reads_again_what_was_said(window:
     window.click("Reset: subscription s")
     window.until_shown("6 entries")
     window.until_shown("Its backlog is 0 entries now.")
-    window.click("Reset", "button")
+    window.confirm("Reset")
     window.until_shown("Subscription s is reset to")
 
     assert shop.subscription(topic, "s")["msgBacklog"] == 6
@@ -105,7 +105,7 @@ def test_an_action_that_is_refused_says_why(guarded_window: Window, guarded: Bro
     consumer = client.subscribe("persistent://shop/orders/checkout", "audit")
     consumer.unsubscribe()
     client.close()
-    guarded_window.click("Clear", "button")
+    guarded_window.confirm("Clear")
     guarded_window.until_shown("Subscription")
     guarded_window.page.until("document.querySelector('dialog [role=alert]') !== null")
 

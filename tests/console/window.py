@@ -55,6 +55,10 @@ class Window:
         self.page.until(f"{found} !== undefined && !{found}.disabled")
         self.page.evaluate(f"{found}.click()")
 
+    def confirm(self, name: str) -> None:
+        """Click a button of a dialog, once that is open: behind it others have names that begin like this."""
+        self.click(name, "dialog[open] button")
+
     def type_into(self, name: str, text: str) -> None:
         """Replace what is in the field with this label."""
         self.page.until(f"{_SEEN}('label', {json.dumps(name)}) !== undefined")
