@@ -13,6 +13,7 @@ import pytest
 
 from penstock.admin.gateway import BrokerGateway
 from penstock.broker.composition.administration import administration
+from penstock.broker.elsewhere import PARTS_AT_ONCE
 from penstock.broker.transactions.others import COMMITS
 from penstock.core.broker_states import BrokerState
 from penstock.core.caller import HEADER, BrokerItself, Caller, encode_asker
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 # How long brokers take until they have settled what is left: they try every 5 s, and wait up to 5 s for a silent one.
 SETTLED_S: Final = 15.0
+PARTS: Final = "/admin/v3/transactions/parts"
 
 
 def topic(number: int) -> str:
@@ -250,14 +252,14 @@ async def test_only_its_coordinator_ends_it(brokers: Brokers) -> None:
 async def test_only_brokers_ask_for_parts(brokers: Brokers) -> None:
     requests: Any = brokers.harnesses[0].broker.elsewhere._requests  # noqa: SLF001 - as a broker that was taken over
     transaction = await brokers.sending()
-    target = f"/admin/v3/transactions/parts/{transaction.coordinator}/{transaction.number}/end"
+    ends = {"ends": [[*transaction, True]]}
     with pytest.raises(PenstockError, match="only brokers of this cluster"):
-        await requests.ask(1, "POST", target, {"commit": True}, by=Caller("admin", "token"))
+        await requests.ask(1, "POST", f"{PARTS}/end", ends, by=Caller("admin", "token"))
     await brokers.seen_by_nobody()
     # Nor does a broker end, or take over, what another one coordinates: of itself it knows better.
     body = {"owner": "", "startedMs": 0, "timeoutMs": 1, "topics": [], "subscriptions": []}
     with pytest.raises(PenstockError, match="of no other broker"):
-        await requests.ask(1, "PUT", "/admin/v3/transactions/parts/1/5", body, by=BrokerItself(0))
+        await requests.ask(1, "PUT", f"{PARTS}/1/5", body, by=BrokerItself(0))
     await brokers.peers[0].abort(transaction)
 
 
@@ -267,12 +269,68 @@ async def test_nobody_else_asks_for_parts_even_where_nobody_is_authenticated(bro
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://broker") as client:
         with cast("VirtualLoop", asyncio.get_running_loop()).real_work():  # Routes run in threads, which are real.
             answer = await client.post(
-                "/admin/v3/transactions/parts/0/0/end",
-                json={"commit": True},
+                f"{PARTS}/end",
+                json={"ends": [[0, 0, True]]},
                 headers={HEADER: encode_asker(BrokerItself(0))},
             )
     assert answer.status_code == 403
     assert "only brokers of this cluster" in answer.json()["reason"]
+
+
+# -- many at once
+
+
+async def test_transactions_that_end_together_are_told_together(brokers: Brokers) -> None:
+    """A client that opens many and leaves costs the other broker a few requests, not one for each."""
+    asked = watched(brokers)
+    for _ in range(150):
+        transaction = await brokers.peers[0].open(20_000)
+        await brokers.peers[0].add_topics(transaction, topic(1))
+    await asyncio.sleep(25)
+    assert brokers.nothing_left()
+    assert 1 <= len([target for target in asked if target.endswith("/end")]) <= 10
+
+
+async def test_one_broker_is_asked_for_a_few_parts_at_a_time(brokers: Brokers) -> None:
+    brokers.silent.add(1)
+    asked = watched(brokers)
+    elsewhere = brokers.harnesses[0].broker.elsewhere
+    outcomes = await asyncio.gather(
+        *(elsewhere.part(1, "GET", f"/{number}") for number in range(10 * PARTS_AT_ONCE)), return_exceptions=True
+    )
+    assert len(asked) == PARTS_AT_ONCE
+    assert {str(one) for one in outcomes} == {"broker 1 did not answer within 5 s"}
+
+
+async def test_names_that_nobody_knows_are_waited_for_once(brokers: Brokers) -> None:
+    transaction = await brokers.peers[0].open()
+    elsewhere: Any = brokers.harnesses[0].broker.elsewhere
+    times: list[None] = []
+    catch_up = elsewhere._catch_up  # noqa: SLF001 - counted
+
+    async def counted() -> None:
+        times.append(None)
+        await catch_up()
+
+    elsewhere._catch_up = counted  # noqa: SLF001
+    with pytest.raises(Refused, match="not found"):
+        await brokers.peers[0].add_topics(transaction, *(f"{topic(0)}-{number}" for number in range(50)))
+    assert len(times) == 1
+    await brokers.peers[0].abort(transaction)
+
+
+def watched(brokers: Brokers) -> list[str]:
+    """What the first broker asks others for from now on."""
+    requests: Any = brokers.harnesses[0].broker.elsewhere._requests  # noqa: SLF001 - counted
+    targets: list[str] = []
+    ask = requests.ask
+
+    async def counted(broker: int, method: str, target: str, *more: Any, **how: Any) -> Any:  # noqa: ANN401
+        targets.append(target)
+        return await ask(broker, method, target, *more, **how)
+
+    requests.ask = counted
+    return targets
 
 
 # -- brokers that do not answer
@@ -306,7 +364,7 @@ async def test_a_broker_asks_for_what_it_was_not_told(brokers: Brokers) -> None:
     brokers.silent |= {0, 1}
     await brokers.peers[0].abort(transaction)
     coordinator: Any = brokers.harnesses[0].broker.transactions
-    coordinator._settling._untold.clear()  # noqa: SLF001 - what a new start does not know
+    coordinator._settling._ends.clear()  # noqa: SLF001 - what a new start does not know
     brokers.silent.clear()
     await brokers.settled()
     assert brokers.held() == [False, False]

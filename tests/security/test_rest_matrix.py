@@ -198,7 +198,7 @@ BODIES: Final[Mapping[str, Any]] = {
         "topics": [],
         "subscriptions": [],
     },
-    "POST /admin/v3/transactions/parts/{coordinator}/{number}/end": {"commit": True},
+    "POST /admin/v3/transactions/parts/end": {"ends": [[0, 0, True]]},
     "POST /admin/v3/transactions/parts/open": {"numbers": [0]},
     "POST /admin/v2/schemas/{tenant}/{namespace}/{topic}/schema": {"type": "INT32", "schema": "", "properties": {}},
     "POST /admin/v2/schemas/{tenant}/{namespace}/{topic}/compatibility": SCHEMA,

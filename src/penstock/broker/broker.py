@@ -63,6 +63,7 @@ from penstock.broker.topics.topic_life import Deletions, TopicLife, disconnect_p
 from penstock.broker.topics.topic_states import TopicStates
 from penstock.broker.topics.unfinished import Unfinished
 from penstock.broker.transactions.coordinator import Coordinator
+from penstock.broker.transactions.open_transactions import TransactionServices
 from penstock.broker.transactions.others import OtherBrokers
 from penstock.core.broker_states import BrokerState
 from penstock.core.durations import DurationsByName
@@ -493,13 +494,15 @@ class Broker:
 
     def _coordinator(self) -> Coordinator:
         return Coordinator(
-            catalog=self.catalog,
-            changes=self.changes,
-            topics=self.topics,
-            others=OtherBrokers(self.catalog, self.changes, self.membership, self.elsewhere),
-            memory=self.dispatch_memory,
-            limits=lambda: self.limits,
-            clock=self.clock,
+            TransactionServices(
+                catalog=self.catalog,
+                changes=self.changes,
+                topics=self.topics,
+                others=OtherBrokers(self.catalog, self.changes, self.membership, self.elsewhere),
+                memory=self.dispatch_memory,
+                limits=lambda: self.limits,
+                clock=self.clock,
+            )
         )
 
     def _recorder(self) -> Recorder:

@@ -15,7 +15,9 @@ the same broker again finds what it was told.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote, quote_plus
 
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 # A broker reads from memory, or from its disk, in milliseconds. One that is frozen is suspect before this is over.
 PART_S: Final = 5.0
+# So many such requests are made to one broker at a time: each has a connection, and clients may cause thousands.
+PARTS_AT_ONCE: Final = 16
 
 
 class Requests(Protocol):
@@ -64,6 +68,7 @@ class Elsewhere:
         self._requests = requests
         self._catch_up = catch_up
         self._asker = asker or (lambda: BrokerItself(membership.own))
+        self._turns: defaultdict[int, asyncio.Semaphore] = defaultdict(partial(asyncio.Semaphore, PARTS_AT_ONCE))
 
     def on_behalf(self) -> Elsewhere:
         """Return the same for operations of administrators: it asks for the caller of the current request."""
@@ -146,7 +151,7 @@ class Elsewhere:
         """
         ask = self.ask if may_start else self._ask_serving
         try:
-            async with asyncio.timeout(PART_S):
+            async with asyncio.timeout(PART_S), self._turns[broker]:
                 return await ask(broker, method, target, value)
         except TimeoutError as error:
             raise ServiceNotReady(f"broker {broker} did not answer within {PART_S:g} s") from error

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from penstock.admin.gateway import Ask
 from penstock.admin.models import Count, Flag, Long, Model
 from penstock.admin.routing import NO_CONTENT
-from penstock.broker.transactions.others import Wanted
+from penstock.broker.transactions.others import End, Wanted
 from penstock.core.names import TopicName
 from penstock.core.transaction_id import TransactionId
 from penstock.storage.transaction_rows import OPEN, StoredTransaction
@@ -99,9 +99,9 @@ class Joining(Model):
 
 
 class Ending(Model):
-    """How a transaction ended."""
+    """How transactions ended: coordinator, number, and whether it was committed."""
 
-    commit: Flag
+    ends: list[tuple[Long, Long, Flag]]
 
 
 class Numbers(Model):
@@ -125,11 +125,11 @@ def between_brokers(gateway: Gateway, needs: Needs) -> APIRouter:
         wanted.subscriptions = [(TopicName.parse(text), name) for text, name in body.subscriptions]
         return {"parts": await ask(lambda broker: broker.transactions.join(stored, wanted))}
 
-    @router.post(f"/{_ID}/end", **NO_CONTENT)
-    async def end(coordinator: Half, number: Half, body: Ending) -> None:
-        """End a transaction here."""
-        transaction = TransactionId(coordinator, number)
-        await ask(lambda broker: broker.transactions.end_here(transaction, commit=body.commit))
+    @router.post("/end", **NO_CONTENT)
+    async def end(body: Ending) -> None:
+        """End transactions here."""
+        ends = [End(TransactionId(coordinator, number), commit) for coordinator, number, commit in body.ends]
+        await ask(lambda broker: broker.transactions.end_here(ends))
 
     @router.post("/open")
     async def which_open(body: Numbers) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Where: routes of the admin port. All methods are called on the event loop.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.errors import TransactionNotFound
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.broker.elsewhere import Elsewhere
     from penstock.broker.topics.directory import TopicDirectory
     from penstock.broker.transactions.coordinator import Coordinator
-    from penstock.broker.transactions.others import Wanted
+    from penstock.broker.transactions.others import End, Wanted
     from penstock.broker.transactions.transaction import Transaction
     from penstock.core.clock import Clock
     from penstock.core.names import TopicName
@@ -107,9 +108,12 @@ class TransactionAdmin:
         """As `Coordinator.join`."""
         return [(*part, first) for part, first in await self._coordinator.join(stored, wanted)]
 
-    async def end_here(self, transaction: TransactionId, *, commit: bool) -> None:
-        """As `Coordinator.end_here`."""
-        await self._coordinator.end_here(transaction, commit=commit)
+    async def end_here(self, ends: Sequence[End]) -> None:
+        """As `Coordinator.end_here`, for each. Raises the first error, when all others are done."""
+        work = (self._coordinator.end_here(transaction, commit=commit) for transaction, commit in ends)
+        for outcome in await asyncio.gather(*work, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     async def which_open(self, numbers: Sequence[int]) -> list[StoredTransaction]:
         """Return those of these transactions of this coordinator that are open, or being ended."""

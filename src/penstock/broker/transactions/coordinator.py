@@ -28,17 +28,12 @@ from penstock.core.units import NS_PER_S
 from penstock.storage.transaction_rows import ABORTED, COMMITTED, OPEN, StoredTransaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from penstock.broker.changes import Changes
-    from penstock.broker.limits import BrokerLimits
-    from penstock.broker.topics.directory import TopicDirectory
-    from penstock.broker.transactions.others import OtherBrokers, Wanted
+    from penstock.broker.transactions.open_transactions import TransactionServices
+    from penstock.broker.transactions.others import Wanted
     from penstock.broker.transactions.transaction import Transaction
-    from penstock.core.clock import Clock
     from penstock.core.names import TopicName
-    from penstock.governance.budget import Row
-    from penstock.storage.catalog import Catalog
 
 log = logging.getLogger(__name__)
 
@@ -55,25 +50,13 @@ TIMEOUTS_IN_TURN: Final = 500
 class Coordinator(OpenTransactions):
     """The transactions of this broker. All methods are called on the event loop."""
 
-    def __init__(
-        self,
-        *,
-        catalog: Catalog,
-        changes: Changes,
-        topics: TopicDirectory,
-        others: OtherBrokers,
-        memory: Row,
-        limits: Callable[[], BrokerLimits],
-        clock: Clock,
-    ) -> None:
-        """As `OpenTransactions`."""
+    def __init__(self, services: TransactionServices) -> None:
         self._deadlines: list[tuple[int, TransactionId]] = []
-        super().__init__(
-            catalog=catalog, changes=changes, topics=topics, others=others, memory=memory, limits=limits, clock=clock
-        )
+        super().__init__(services)
         stored = [one.id.number for one in self._data.at_start.transactions if one.id.coordinator == self.number]
-        self._numbers = TransactionNumbers(catalog, changes, self.number, max(stored, default=-1) + 1)
-        self._settling = Settling(self, others, changes, clock)
+        first = max(stored, default=-1) + 1
+        self._numbers = TransactionNumbers(services.catalog, services.changes, self.number, first)
+        self._settling = Settling(self, services)
         self.opened_total = 0
         self.timed_out_total = 0
         self._timing_out = False

@@ -12,6 +12,7 @@ coordinators of other brokers, which let them `join` here, and say how they end.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -66,36 +67,50 @@ LOADS_MAX: Final = 10
 _STATUS_NAMES: Final = {COMMITTED: "committed", ABORTED: "aborted"}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionServices:
+    """Parts of the broker that transactions use.
+
+    Attributes:
+        catalog: stores them, and knows all topics.
+        changes: of the catalog.
+        topics: loads those that this broker serves.
+        others: the other brokers.
+        memory: the row that is charged for what is open.
+        limits: the current ones.
+        clock: for timeouts.
+    """
+
+    catalog: Catalog
+    changes: Changes
+    topics: TopicDirectory
+    others: OtherBrokers
+    memory: Row
+    limits: Callable[[], BrokerLimits]
+    clock: Clock
+
+
 class OpenTransactions:
     """The transactions that are open here. All methods are called on the event loop."""
 
-    def __init__(
-        self,
-        *,
-        catalog: Catalog,
-        changes: Changes,
-        topics: TopicDirectory,
-        others: OtherBrokers,
-        memory: Row,
-        limits: Callable[[], BrokerLimits],
-        clock: Clock,
-    ) -> None:
-        """Args: memory: the row that is charged for what is open."""
-        self.number = others.own  # of this broker, and of its coordinator
-        self._others = others
-        self._data = catalog.transactions
-        self._changes = changes
-        self._topics = topics
-        self._memory = memory
-        self._limits = limits
-        self._clock = clock
+    def __init__(self, services: TransactionServices) -> None:
+        self.number = services.others.own  # of this broker, and of its coordinator
+        self._others = services.others
+        self._data = services.catalog.transactions
+        self._changes = services.changes
+        self._topics = services.topics
+        self._memory = services.memory
+        self._limits = services.limits
+        self._clock = services.clock
         self._open: dict[TransactionId, Transaction] = {}
         self._foreign: dict[TransactionId, Transaction] = {}  # those of them that other coordinators have opened
         self._decided: dict[TransactionId, Transaction] = {}  # those that are committed, and not yet in all topics here
         self._outcomes: dict[TransactionId, int] = {}  # the last ones of this coordinator, oldest first
         self.committed_total = 0
         self.aborted_total = 0
-        self._go_on({record.ledger_id: record.name for record in catalog.topics()})
+        # A start without transactions does not look at all topics.
+        topics = services.catalog.topics() if self._data.at_start.parts else ()
+        self._go_on({record.ledger_id: record.name for record in topics})
 
     # -- which they are
 

@@ -9,9 +9,10 @@ Where: the coordinator of a broker that has others. One that is alone asks nobod
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.broker.transactions.transaction import Part
 from penstock.core.transaction_id import TransactionId
@@ -25,13 +26,19 @@ if TYPE_CHECKING:
     from penstock.core.membership import Membership
     from penstock.core.names import TopicName
     from penstock.storage.catalog import Catalog
-    from penstock.storage.catalog_rows import TopicRecord
 
 # Documents of commits that not all brokers have carried out, each named by its transaction.
 COMMITS: Final = "transaction-commits"
 # A coordinator is asked about so many transactions at a time.
 ASKED_AT_ONCE: Final = 1_000
 _PATH: Final = "/admin/v3/transactions/parts"
+
+
+class End(NamedTuple):
+    """The end of a transaction."""
+
+    id: TransactionId
+    commit: bool
 
 
 class Wanted:
@@ -73,10 +80,6 @@ class OtherBrokers:
 
     # -- where topics are
 
-    def record(self, topic: str) -> TopicRecord | None:
-        """The record of a topic, whichever broker serves it."""
-        return self._catalog.topic(topic)
-
     def is_own(self, topic: str) -> bool:
         """Whether this broker serves a topic, or nobody does."""
         record = self._catalog.topic(topic)
@@ -86,18 +89,19 @@ class OtherBrokers:
         self, topics: Iterable[TopicName], subscriptions: Iterable[tuple[TopicName, str]]
     ) -> Mapping[int, Wanted]:
         """Sort topics and subscriptions by the broker that serves them; a topic that does not exist is ours."""
+        topics, subscriptions = list(topics), list(subscriptions)
+        names = {str(name) for name in (*topics, *(name for name, _ in subscriptions))}
+        if self.numbers and any(self._catalog.topic(name) is None for name in names):
+            await self._elsewhere.catch_up()  # Their client has created them at another broker, a moment ago.
         found: defaultdict[int, Wanted] = defaultdict(Wanted)
         for name in topics:
-            found[await self._broker_of(str(name))].topics.append(name)
+            found[self._broker_of(str(name))].topics.append(name)
         for name, subscription in subscriptions:
-            found[await self._broker_of(str(name))].subscriptions.append((name, subscription))
+            found[self._broker_of(str(name))].subscriptions.append((name, subscription))
         return found
 
-    async def _broker_of(self, topic: str) -> int:
+    def _broker_of(self, topic: str) -> int:
         record = self._catalog.topic(topic)
-        if record is None and self.numbers:
-            await self._elsewhere.catch_up()  # Its client has created it at another broker, a moment ago.
-            record = self._catalog.topic(topic)
         return self.own if record is None else record.broker
 
     # -- what is asked
@@ -114,15 +118,17 @@ class OtherBrokers:
             "topics": [str(name) for name in wanted.topics],
             "subscriptions": [[str(name), subscription] for name, subscription in wanted.subscriptions],
         }
-        answer = await self._elsewhere.part(broker, "PUT", _of(transaction.id), body, may_start=True)
+        target = f"{_PATH}/{transaction.id.coordinator}/{transaction.id.number}"
+        answer = await self._elsewhere.part(broker, "PUT", target, body, may_start=True)
         return [(Part(*part), first) for *part, first in answer["parts"]]
 
-    async def end(self, broker: int, transaction: TransactionId, *, commit: bool) -> None:
-        """Commit or abort a transaction in the topics of another broker; returns when that is durable there.
+    async def end(self, broker: int, ends: Iterable[End]) -> None:
+        """Commit or abort transactions in the topics of another broker; returns when that is durable there.
 
-        Raises ServiceNotReady, and what `OpenTransactions.end_here` does there.
+        Raises ServiceNotReady, and what `OpenTransactions.end_here` does there; then some may have ended.
         """
-        await self._elsewhere.part(broker, "POST", f"{_of(transaction)}/end", {"commit": commit})
+        body = {"ends": [[*transaction, commit] for transaction, commit in ends]}
+        await self._elsewhere.part(broker, "POST", f"{_PATH}/end", body)
 
     async def which_open(self, ids: Sequence[TransactionId]) -> list[StoredTransaction]:
         """Return those of these transactions of one coordinator that are open there. Raises ServiceNotReady."""
@@ -154,15 +160,11 @@ class OtherBrokers:
         put = self._catalog.put_document
         await self._changes.stored(partial(put, COMMITS, _name(transaction), {}))
 
-    async def carried_out(self, transaction: TransactionId) -> None:
-        """Forget a decision that all brokers have carried out. Raises MetadataFailed."""
+    async def carried_out(self, transactions: Iterable[TransactionId]) -> None:
+        """Forget decisions that all brokers have carried out. Raises MetadataFailed."""
         put = self._catalog.put_document
-        await self._changes.stored(partial(put, COMMITS, _name(transaction), None))
+        await asyncio.gather(*(self._changes.stored(partial(put, COMMITS, _name(one), None)) for one in transactions))
 
 
 def _name(transaction: TransactionId) -> str:
     return f"{transaction.coordinator}:{transaction.number}"
-
-
-def _of(transaction: TransactionId) -> str:
-    return f"{_PATH}/{transaction.coordinator}/{transaction.number}"

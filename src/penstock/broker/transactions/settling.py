@@ -3,8 +3,9 @@
 
 Three things, each tried again until it is done:
 
-- Brokers are told of ends of this coordinator's transactions. When all have carried out a commit, its decision is
-  forgotten. After a start, all others are told of the commits that are still there.
+- Brokers are told of ends of this coordinator's transactions, many at a time: a thousand that time out at once are a
+  few requests. When all have carried out a commit, its decision is forgotten. After a start, all others are told of the
+  commits that are still there.
 - Commits that are decided are carried out in the topics of this broker.
 - Other coordinators are asked about their transactions of which there are parts here. One that is not open there, and
   of which there is no decision, is aborted; so is one whose coordinator was left out of this start.
@@ -20,45 +21,73 @@ from collections import defaultdict
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.transactions.others import ASKED_AT_ONCE
+from penstock.broker.transactions.others import ASKED_AT_ONCE, End
 from penstock.core.errors import PenstockError
 from penstock.core.units import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable, Sequence
 
-    from penstock.broker.changes import Changes
-    from penstock.broker.transactions.open_transactions import OpenTransactions
-    from penstock.broker.transactions.others import OtherBrokers
+    from penstock.broker.transactions.open_transactions import OpenTransactions, TransactionServices
     from penstock.broker.transactions.transaction import Transaction
-    from penstock.core.clock import Clock
     from penstock.core.transaction_id import TransactionId
 
 log = logging.getLogger(__name__)
 
 # How often what is left is tried again: readers of its topics wait for it.
 EVERY_NS: Final = 5 * NS_PER_S
+# So many ends are told in one request. The other broker carries them out in one turn of its loop, 10 ms.
+TOLD_AT_ONCE: Final = 200
+
+
+class _Untold:
+    """An end that not all brokers know.
+
+    Attributes:
+        commit: how it ended.
+        brokers: those that do not know it.
+        tried: done when each of them was told, or has not answered.
+    """
+
+    __slots__ = ("brokers", "commit", "tried", "untried")
+
+    def __init__(self, brokers: set[int], *, commit: bool) -> None:
+        self.commit = commit
+        self.brokers = set(brokers)
+        self.untried = set(brokers)
+        self.tried: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def answered(self, broker: int, *, told: bool) -> None:
+        if told:
+            self.brokers.discard(broker)
+        self.untried.discard(broker)
+        if not self.untried and not self.tried.done():
+            self.tried.set_result(None)
 
 
 class Settling:
     """Settles transactions with the other brokers. All methods are called on the event loop."""
 
-    def __init__(self, open_here: OpenTransactions, others: OtherBrokers, changes: Changes, clock: Clock) -> None:
+    def __init__(self, open_here: OpenTransactions, services: TransactionServices) -> None:
         self._open_here = open_here
-        self._others = others
-        self._changes = changes
-        # Brokers that must be told of an end, and whether that is a commit.
-        self._untold: dict[TransactionId, tuple[set[int], bool]] = {}
-        for one in others.committed():
-            if others.inherits(one.coordinator):
-                self._untold[one] = (set(others.numbers), True)
-        self._next_ns = clock.monotonic_ns()
+        self._others = services.others
+        self._changes = services.changes
+        self._ends: dict[TransactionId, _Untold] = {}
+        # What to tell each broker next.
+        self._lines: defaultdict[int, dict[TransactionId, None]] = defaultdict(dict)
+        self._telling: set[int] = set()  # brokers that are being told
+        # After a start, who was told is not known.
+        self._at_start = [one for one in self._others.committed() if self._others.inherits(one.coordinator)]
+        self._next_ns = services.clock.monotonic_ns()
         self._running = False
 
     async def tell(self, transaction: TransactionId, brokers: set[int], *, commit: bool) -> None:
         """Tell other brokers that a transaction has ended here; those that do not answer are told later."""
-        self._untold[transaction] = (set(brokers), commit)
-        await self._tell(transaction)
+        end = self._ends[transaction] = _Untold(brokers, commit=commit)
+        for broker in brokers:
+            self._lines[broker][transaction] = None
+            self._begin_telling(broker)
+        await end.tried
 
     def tick(self, now_ns: int) -> None:
         """Do what is left, from time to time."""
@@ -67,14 +96,14 @@ class Settling:
             self._changes.finish(self._settle())
 
     def _is_something_left(self) -> bool:
-        return bool(self._untold or self._open_here.foreign_count or self._open_here.has_decided())
+        here = self._open_here
+        return bool(self._ends or self._at_start or here.foreign_count or here.has_decided())
 
     async def _settle(self) -> None:
         try:
-            for transaction in self._open_here.decided():
-                await self._tried(f"commit {transaction.id}", self._open_here.carry_out(transaction))
-            for one in list(self._untold):
-                await self._tell(one)
+            for some in _in_parts(self._open_here.decided(), TOLD_AT_ONCE):
+                await asyncio.gather(*(self._tried(f"commit {one.id}", self._open_here.carry_out(one)) for one in some))
+            self._tell_again()
             by_coordinator: defaultdict[int, list[Transaction]] = defaultdict(list)
             for transaction in self._open_here.foreign():
                 by_coordinator[transaction.id.coordinator].append(transaction)
@@ -83,25 +112,51 @@ class Settling:
         finally:
             self._running = False
 
-    async def _tell(self, transaction: TransactionId) -> None:
-        brokers, commit = self._untold[transaction]
-        if self._open_here.find(transaction) is not None:
-            return  # It is decided, but not carried out here.
-        asked = sorted(brokers)
-        outcomes = await asyncio.gather(
-            *(self._others.end(broker, transaction, commit=commit) for broker in asked), return_exceptions=True
-        )
-        for broker, outcome in zip(asked, outcomes, strict=True):
-            if not isinstance(outcome, BaseException):
-                brokers.discard(broker)
-            elif isinstance(outcome, PenstockError):
-                log.warning("broker %d is told later of the end of transaction %s: %s", broker, transaction, outcome)
-            else:
-                raise outcome
-        if not brokers and (
-            not commit or await self._tried("forget a decision", self._others.carried_out(transaction))
-        ):
-            self._untold.pop(transaction, None)
+    # -- telling
+
+    def _tell_again(self) -> None:
+        """Begin to tell what is not known yet; of ends from before the start, those that are carried out here."""
+        for one in self._at_start:
+            if self._open_here.find(one) is None and one not in self._ends:
+                self._ends[one] = _Untold(self._others.numbers, commit=True)
+        self._at_start = [one for one in self._at_start if one not in self._ends and self._others.is_committed(one)]
+        for transaction, end in self._ends.items():
+            for broker in end.brokers:
+                self._lines[broker].setdefault(transaction)
+        for broker, line in self._lines.items():
+            if line:
+                self._begin_telling(broker)
+        self._changes.finish(self._forget(self._ends))
+
+    def _begin_telling(self, broker: int) -> None:
+        if broker not in self._telling:
+            self._telling.add(broker)
+            self._changes.finish(self._tell(broker))
+
+    async def _tell(self, broker: int) -> None:
+        """Tell a broker what it does not know, many ends at a time, until it knows all or does not answer."""
+        line, told = self._lines[broker], True
+        try:
+            while told and line:
+                some = list(islice(line, TOLD_AT_ONCE))
+                ends = [End(one, self._ends[one].commit) for one in some]
+                told = await self._tried(f"tell broker {broker} of {len(some)} ends", self._others.end(broker, ends))
+                for one in some if told else list(line):
+                    line.pop(one)
+                    self._ends[one].answered(broker, told=told)
+                await self._forget(some)
+        finally:
+            self._telling.discard(broker)
+
+    async def _forget(self, transactions: Iterable[TransactionId]) -> None:
+        """Forget those of these that all brokers know."""
+        known = [one for one in transactions if one in self._ends and not self._ends[one].brokers]
+        commits = [one for one in known if self._ends[one].commit]
+        if not commits or await self._tried("forget decisions", self._others.carried_out(commits)):
+            for one in known:
+                self._ends.pop(one, None)
+
+    # -- asking
 
     async def _ask(self, transactions: Sequence[Transaction]) -> None:
         """Ask the coordinator of these transactions about them, and end those that are not open there."""
