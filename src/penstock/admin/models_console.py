@@ -46,11 +46,9 @@ class Overview(Model):
     unanswered: list[Count]  # numbers of brokers that did not answer
 
 
-class TopicRow(Model):
-    """One topic, or one partition. Rates are per second; a topic that is not loaded has none."""
+class Traffic(Model):
+    """Traffic of a topic, or of several in sum. Rates are per second; a topic that is not loaded has none."""
 
-    name: str
-    loaded: bool
     msgRateIn: Number  # noqa: N815
     msgThroughputIn: Number  # noqa: N815
     msgRateOut: Number  # noqa: N815
@@ -59,6 +57,13 @@ class TopicRow(Model):
     publishers: Count
     consumers: Count
     subscriptions: Count
+
+
+class TopicRow(Traffic):
+    """One topic, or one partition."""
+
+    name: str
+    loaded: bool
 
 
 class TopicPage(Model):
@@ -71,21 +76,13 @@ class TopicPage(Model):
     unanswered: list[Count]
 
 
-class TenantRow(Model):
-    """One tenant, with the sums of its topics. Rates are per second."""
+class TenantRow(Traffic):
+    """One tenant, with the sums of its topics."""
 
     tenant: str
     adminRoles: list[str]  # noqa: N815
     resourceGroup: str | None  # noqa: N815
     topics: Count
-    msgRateIn: Number  # noqa: N815
-    msgThroughputIn: Number  # noqa: N815
-    msgRateOut: Number  # noqa: N815
-    msgThroughputOut: Number  # noqa: N815
-    msgBacklog: Count  # noqa: N815
-    publishers: Count
-    consumers: Count
-    subscriptions: Count
 
 
 class TenantPage(Model):

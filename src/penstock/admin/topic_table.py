@@ -12,6 +12,8 @@ import asyncio
 from array import array
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
+from penstock.stats.reading import Pace
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -80,7 +82,7 @@ class TopicTable:
 
     async def fill(self, topics: Iterable[TopicSnapshot], others: Iterable[str]) -> None:
         """Add loaded topics, and the names of those that are not loaded, which have no rates."""
-        pace = _Pace()
+        pace = Pace(ROWS_PER_TURN)
         loaded = set()
         for topic in topics:
             subscriptions = topic.subscriptions
@@ -123,7 +125,7 @@ class TopicTable:
         """Return the sums of each tenant that has topics."""
         sums: dict[str, Json] = {}
         columns = self._columns()
-        pace = _Pace()
+        pace = Pace(ROWS_PER_TURN)
         for row, name in enumerate(self.names):
             tenant = name.split("/", 3)[2]
             of = sums.setdefault(tenant, {"topics": 0, **dict.fromkeys(columns, 0)})
@@ -137,7 +139,7 @@ class TopicTable:
         words = wanted.search.lower().split()
         inside = (f"persistent://{wanted.within}", f"non-persistent://{wanted.within}")
         found = array("l")
-        pace = _Pace()
+        pace = Pace(ROWS_PER_TURN)
         for row, name in enumerate(self.names):
             if name.startswith(inside) and (not words or _has_all(name.lower(), words)):
                 found.append(row)
@@ -191,16 +193,3 @@ def nothing() -> Json:
 
 def _has_all(name: str, words: Iterable[str]) -> bool:
     return all(word in name for word in words)
-
-
-class _Pace:
-    """Yields to the loop after every portion of rows."""
-
-    def __init__(self) -> None:
-        self._rows = 0
-
-    async def rows(self, count: int) -> None:
-        self._rows += count
-        if self._rows >= ROWS_PER_TURN:
-            self._rows = 0
-            await asyncio.sleep(0)

@@ -103,12 +103,14 @@ class Taking(Generic[S]):
 class Pace:
     """Yields to the loop after every portion of rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, portion: int = 0) -> None:
+        """Args: portion: 0 for `ROWS_PER_TURN`."""
+        self._portion = portion or ROWS_PER_TURN
         self._rows = 0
 
     async def rows(self, count: int) -> None:
         self._rows += count
-        if self._rows >= ROWS_PER_TURN:
+        if self._rows >= self._portion:
             self._rows = 0
             await asyncio.sleep(0)
 
