@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,7 @@ from penstock.broker.access import AccessRules
 from penstock.broker.composition.administration import administration
 from penstock.core.errors import (
     AlreadyExists,
+    AuthorizationFailed,
     NamespaceNotFound,
     NotAllowed,
     NotFound,
@@ -315,6 +317,64 @@ async def test_other_clusters_are_made_read_changed_and_deleted(tmp_path: Path) 
         ):
             await refused(doing, NotFound, 404, "Cluster does not exist")
         await refused(administration(broker).clusters.create("a b", {}), PreconditionFailed, 412, "not valid")
+
+
+@pytest.mark.parametrize(
+    ("member", "url", "example"),
+    [
+        ("serviceUrl", "https://west:8443", "http://pulsar.example.com:8080"),
+        ("serviceUrlTls", "west:8443", "https://pulsar.example.com:8443"),
+        ("brokerServiceUrl", "pulsar+ssl://west:6651", "pulsar://pulsar.example.com:6650"),
+        ("brokerServiceUrlTls", "pulsar+ssl://we st:6651", "pulsar+ssl://pulsar.example.com:6651"),
+        ("brokerServiceUrl", "pulsar://west:66500", "pulsar://pulsar.example.com:6650"),
+    ],
+)
+async def test_a_url_of_a_cluster_that_leads_nowhere_is_refused_with_an_example(
+    tmp_path: Path, member: str, url: str, example: str
+) -> None:
+    async with running(tmp_path) as harness:
+        clusters = administration(harness.broker).clusters
+        await refused(clusters.create("west", {member: url}), PreconditionFailed, 412, example)
+        assert clusters.names() == ["test"]
+
+
+async def test_credentials_for_a_cluster_are_kept_and_never_shown(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        clusters, catalog = administration(harness.broker).clusters, harness.broker.catalog
+        shown = {"brokerServiceUrl": "pulsar://west:6650", "authenticationPlugin": "token"}
+        await clusters.create("west", {**shown, "authenticationParameters": "token:secret"})
+        assert clusters.get("west") == shown
+        await clusters.update("west", {**shown, "brokerServiceUrl": "pulsar://west:6660"})
+        assert catalog.documents("cluster")["west"]["authenticationParameters"] == "token:secret"
+        await clusters.update("west", {**shown, "authenticationParameters": "token:newer"})
+        assert catalog.documents("cluster")["west"]["authenticationParameters"] == "token:newer"
+
+
+async def test_topics_are_only_replicated_where_their_tenant_and_namespace_may_be(tmp_path: Path) -> None:
+    async with running(tmp_path) as harness:
+        admin = administration(harness.broker)
+        await make_sales(harness.broker)
+        for name in ("east", "west"):
+            await admin.clusters.create(name, {})
+        everywhere = ["test", "east", "west"]
+        await refused(admin.policies.set_replication(SALES, everywhere), AuthorizationFailed, 403, "tenant acme")
+        await admin.tenants.update("acme", {"allowedClusters": everywhere})
+        await admin.policies.set_of_namespace(SALES, "allowed_clusters", ["test", "west"])
+        await refused(admin.policies.set_replication(SALES, everywhere), AuthorizationFailed, 403, "its namespace")
+        await refused(admin.policies.set_replication(SALES, ["west"]), PreconditionFailed, 412, "this one, 'test'")
+        await admin.policies.set_replication(SALES, ["test", "west"])
+        topic = await harness.broker.topics.get_or_create(ORDERS, create=True)
+
+        def clusters() -> list[str]:
+            return list(topic.policies.replication_clusters)
+
+        assert clusters() == ["test", "west"]
+        on_topic = partial(admin.policies.set_of_topic, ORDERS, "replicationClusters")
+        await refused(on_topic(["test", "east"]), AuthorizationFailed, 403, "east")
+        await on_topic(["test"])
+        assert clusters() == ["test"]
+        await on_topic(None)
+        assert clusters() == ["test", "west"]
 
 
 # -- permissions ------------------------------------------------------------------------------------------------------

@@ -107,6 +107,11 @@ class ClusterData(Model):
     proxy_protocol: Literal["SNI"] | None = Field(None, alias="proxyProtocol")
     peer_cluster_names: list[str] | None = Field(None, alias="peerClusterNames")
     listener_name: str | None = Field(None, alias="listenerName")
+    broker_client_tls_enabled: Flag | None = Field(None, alias="brokerClientTlsEnabled")
+    tls_allow_insecure_connection: Flag | None = Field(None, alias="tlsAllowInsecureConnection")
+    trust_certs_file: str | None = Field(None, alias="brokerClientTrustCertsFilePath")
+    certificate_file: str | None = Field(None, alias="brokerClientCertificateFilePath")
+    key_file: str | None = Field(None, alias="brokerClientKeyFilePath")
 
 
 class TenantInfo(Model):

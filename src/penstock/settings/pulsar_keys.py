@@ -88,7 +88,7 @@ _NAMES: Final = frozenset(
     dispatcherReadFailureBackoffInitialTimeInMs dispatcherReadFailureBackoffMandatoryStopTimeInMs
     dispatcherReadFailureBackoffMaxTimeInMs dispatcherRetryBackoffInitialTimeInMs dispatcherRetryBackoffMaxTimeInMs
     dispatchRateLimiterFactoryClassName dispatchThrottlingForFilteredEntriesEnabled
-    dispatchThrottlingRatePerReplicatorInByte dispatchThrottlingRatePerReplicatorInMsg enableBusyWait
+    enableBusyWait
     enableNamespaceIsolationUpdateOnTime enablePackagesManagement enableReplicatedSubscriptions
     enableRunBookieAutoRecoveryTogether enableRunBookieTogether enableShadowTopics entryFilterNames
     entryFiltersDirectory exposingBrokerEntryMetadataToClientEnabled failureDomainsEnabled

@@ -195,7 +195,7 @@ def _add_odd_ones_of_namespace(router: APIRouter, ask: Ask, needs: Needs) -> Non
 
     @router.post(f"{NAMESPACE}/replication", **NO_CONTENT, **common)
     async def set_replication(name: Namespace, clusters: list[str]) -> None:
-        """Set the replication clusters of a namespace; nothing is replicated."""
+        """Set the clusters that have the messages of a namespace, this one included."""
         await ask(lambda broker: broker.policies.set_replication(name, clusters))
 
     @router.get(f"{NAMESPACE}/properties", **common)

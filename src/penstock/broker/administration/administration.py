@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
     from penstock.broker.access import Access
     from penstock.broker.administration.backup_admin import BackupAdmin
+    from penstock.broker.administration.clusters import Clusters
     from penstock.broker.administration.delayed_admin import DelayedAdmin
     from penstock.broker.administration.message_admin import MessageAdmin
-    from penstock.broker.administration.namespaces import Clusters, Namespaces, Tenants
+    from penstock.broker.administration.namespaces import Namespaces, Tenants
     from penstock.broker.administration.policy_admin import PolicyAdmin
     from penstock.broker.administration.resource_groups import ResourceGroups
     from penstock.broker.administration.resource_quotas import ResourceQuotas

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.broker.administration.clusters import check_name, is_taken
 from penstock.broker.administration.service import bundle_index
 from penstock.broker.elsewhere import of_namespace
 from penstock.broker.policies.policy_values import OF_NAMESPACE, OF_TENANT, RESOURCE_GROUP
@@ -18,12 +19,13 @@ from penstock.broker.topics.deleting import DOMAINS
 from penstock.broker.topics.namespaces import bundles
 from penstock.broker.topics.partitions import in_turns
 from penstock.core.errors import AlreadyExists, NamespaceNotFound, NotAllowed, NotFound, PreconditionFailed
-from penstock.core.names import NamespaceName, TopicName, check_entity
+from penstock.core.names import NamespaceName, TopicName
 from penstock.core.system_topics import is_system_topic
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    from penstock.broker.administration.clusters import Clusters
     from penstock.broker.changes import Changes, Submit
     from penstock.broker.elsewhere import Elsewhere
     from penstock.broker.limits import BrokerLimits
@@ -34,28 +36,7 @@ if TYPE_CHECKING:
     from penstock.broker.topics.partitions import Partitions
     from penstock.broker.topics.placement import Placement
     from penstock.broker.topics.topic_life import TopicLife
-    from penstock.core.service_urls import Addresses
     from penstock.storage.catalog import Catalog
-
-
-# -- checks shared by the creation of clusters, tenants and namespaces -------------------------------------------------
-
-
-def check_name(name: str, refusal: str) -> None:
-    """Raises PreconditionFailed, with a text that starts with `refusal`, for a name that cannot be given."""
-    try:
-        check_entity(name)
-    except ValueError as error:
-        raise PreconditionFailed(f"{refusal}: {error}") from error
-
-
-def is_taken(stored: Mapping[str, Any] | None, limits: BrokerLimits) -> bool:
-    """Whether a cluster, tenant or namespace exists, so that it cannot be created.
-
-    With authorization, Pulsar has no tenant `public` and no own cluster until a superuser creates them, and set-up
-    scripts begin with that. Here they exist from the start, but can be created as long as nothing was set for them.
-    """
-    return stored is not None and bool(stored or not limits.access.authorizing)
 
 
 # -- admin operations on tenants: their admin roles and allowed clusters -----------------------------------------------
@@ -158,80 +139,6 @@ class Tenants:
         if not set(clusters) <= set(self._clusters.names()):
             raise PreconditionFailed("Clusters do not exist")
         return {"adminRoles": sorted(set(roles)), "allowedClusters": sorted(set(clusters))}
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Admin operations on clusters: the broker's own, and others that an administrator has created.
-#
-# They raise `core.errors` with Pulsar's texts and statuses, and return copies, like all of administration.
-
-KIND: Final = "cluster"  # the kind of a cluster's document
-
-
-class Clusters:
-    """The broker's own cluster, and the created ones."""
-
-    def __init__(
-        self,
-        *,
-        catalog: Catalog,
-        changes: Changes,
-        limits: Callable[[], BrokerLimits],
-        addresses: Addresses,
-    ) -> None:
-        self._catalog = catalog
-        self._changes = changes
-        self._limits = limits
-        self._addresses = addresses
-
-    @property
-    def own(self) -> str:
-        return self._limits().cluster_name
-
-    def names(self) -> list[str]:
-        return sorted({self.own, *self._catalog.documents(KIND)})
-
-    def get(self, cluster: str) -> dict[str, Any]:
-        """ClusterData of a cluster. Raises NotFound."""
-        self._check(cluster)
-        stored = dict(self._catalog.documents(KIND).get(cluster) or {})
-        if cluster == self.own:
-            web, service = self._addresses.web, self._addresses.service
-            stored.setdefault("serviceUrl", web.plain or None)
-            stored.setdefault("serviceUrlTls", web.tls)
-            stored.setdefault("brokerServiceUrl", service.plain or None)
-            stored.setdefault("brokerServiceUrlTls", service.tls)
-        return stored
-
-    async def create(self, cluster: str, data: Mapping[str, Any]) -> None:
-        """Create a cluster. Raises AlreadyExists, PreconditionFailed."""
-        check_name(cluster, "Cluster name is not valid")
-        ours: dict[str, Any] | None = {} if cluster == self.own else None
-        if is_taken(self._catalog.documents(KIND).get(cluster, ours), self._limits()):
-            raise AlreadyExists("Cluster already exists")
-        await self._put(cluster, data)
-
-    async def update(self, cluster: str, data: Mapping[str, Any]) -> None:
-        """Replace the data of a cluster. Raises NotFound."""
-        self._check(cluster)
-        await self._put(cluster, data)
-
-    async def delete(self, cluster: str) -> None:
-        """Delete a cluster. Raises NotFound, or PreconditionFailed while it has namespaces."""
-        self._check(cluster)
-        namespaces = self._catalog.namespaces().values()
-        used = any(cluster in (policies.get("replication_clusters") or ()) for policies in namespaces)
-        if used or cluster == self.own:
-            raise PreconditionFailed("Cluster not empty")
-        await self._changes.stored(lambda done: self._catalog.put_document(KIND, cluster, None, done))
-
-    async def _put(self, cluster: str, data: Mapping[str, Any]) -> None:
-        stored = {key: value for key, value in data.items() if value is not None}
-        await self._changes.stored(lambda done: self._catalog.put_document(KIND, cluster, stored, done))
-
-    def _check(self, cluster: str) -> None:
-        if cluster not in self.names():
-            raise NotFound("Cluster does not exist")
 
 
 BUNDLES_MAX: Final = 2**32 - 1

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.policies.policy_table import policy
-from penstock.broker.policies.unenforced_policies import EMPTY_NAMESPACE, UNENFORCED, UNENFORCED_OF_TOPICS
-from penstock.core.errors import AuthorizationFailed, NotAllowed, PreconditionFailed, TopicNotFound
+from penstock.broker.policies.unenforced_policies import EMPTY_NAMESPACE, UNENFORCED_OF_TOPICS
+from penstock.core.errors import NotAllowed, TopicNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.broker.administration.namespaces import Clusters
+    from penstock.broker.administration.clusters import Clusters
     from penstock.broker.limits import BrokerLimits
     from penstock.broker.policies.policies import PolicyService
     from penstock.broker.policies.shapes import Json
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 QUOTAS: Final = "backlogQuotaMap"
 _RATES_OF_SUBSCRIPTIONS: Final = "subscriptionPolicies"
-# Stored in a map by cluster name; without effect here.
-_PER_CLUSTER: Final = {one.namespace.key for one in UNENFORCED if one.per_cluster and one.namespace is not None}
+_CLUSTERS: Final = "replicationClusters"
 
 
 class PolicyAdmin:
@@ -51,25 +50,22 @@ class PolicyAdmin:
 
     def of_namespace(self, name: NamespaceName, key: str) -> Json:
         """A policy as set for a namespace, or None."""
-        value = self._policies.set_in_namespace(str(name), key)
-        return (value or {}).get(self._clusters.own) if key in _PER_CLUSTER else value
+        return self._policies.set_in_namespace(str(name), key)
 
     async def set_of_namespace(self, name: NamespaceName, key: str, value: Json) -> None:
         """Set a policy of a namespace; None removes it."""
-        if key in _PER_CLUSTER:
-            value = None if value is None else {self._clusters.own: value}
-        elif value is None and policy(key) is None:
+        if value is None and policy(key) is None:
             value = EMPTY_NAMESPACE.get(key)
         await self._policies.set_namespace(str(name), key, value)
 
     async def set_replication(self, name: NamespaceName, clusters: list[str]) -> None:
-        """Set the clusters of a namespace. Unknown clusters are refused; messages are not replicated."""
-        if not clusters:
-            raise PreconditionFailed("ClusterIds should not be null")
-        unknown = set(clusters) - set(self._clusters.names())
-        if unknown:
-            raise AuthorizationFailed(f"Invalid cluster id: {min(unknown)}")
+        """Set the clusters of a namespace. Raises as `Clusters.check_replication`."""
+        self._check_clusters(name, clusters)
         await self._policies.set_namespace(str(name), "replication_clusters", clusters)
+
+    def _check_clusters(self, namespace: NamespaceName, clusters: list[str]) -> None:
+        allowed = self._policies.set_in_namespace(str(namespace), "allowed_clusters") or ()
+        self._clusters.check_replication(namespace.tenant, allowed, clusters)
 
     def quotas_of_namespace(self, name: NamespaceName) -> dict[str, Json]:
         return dict(self._policies.set_in_namespace(str(name), QUOTAS) or {})
@@ -115,7 +111,8 @@ class PolicyAdmin:
         if not applied:
             return own
         if policy(key) is not None:
-            return self._policies.applied_to_topic(name, key)
+            in_force = self._policies.applied_to_topic(name, key)
+            return in_force or [self._clusters.own] if key == _CLUSTERS else in_force
         level = UNENFORCED_OF_TOPICS[key].namespace
         if own is not None or level is None:
             return own
@@ -125,6 +122,8 @@ class PolicyAdmin:
     async def set_of_topic(self, name: TopicName, key: str, value: Json) -> None:
         """Set a policy of a topic; None removes it."""
         self.check_topic_policies(name)
+        if key == _CLUSTERS and value is not None:
+            self._check_clusters(name.namespace_name, value)
         await self._policies.set_topic(name, key, value)
 
     def quotas_of_topic(self, name: TopicName, *, applied: bool = False) -> dict[str, Json]:
@@ -154,7 +153,6 @@ class PolicyAdmin:
 
 # Values in force for policies without effect, by cluster name, where nothing is set.
 _IN_FORCE: Final[dict[str, Callable[[str], Json]]] = {
-    "replicationClusters": lambda cluster: [cluster],
     "entryFilters": lambda _: {"entryFilterNames": ""},
     "persistence": lambda _: {
         "bookkeeperEnsemble": 1,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, TypedDict
 
-from penstock.broker.administration.namespaces import check_name
+from penstock.broker.administration.clusters import check_name
 from penstock.broker.policies.policy_values import (
     MEMBERS,
     OF_NAMESPACE,

@@ -317,6 +317,18 @@ class RateDefaults:
         0,
         "Maximum dispatch rate of a subscription, in bytes per second.",
     )
+    dispatch_throttling_rate_per_replicator_in_msg: int = dynamic(
+        "dispatchThrottlingRatePerReplicatorInMsg",
+        any_number,
+        0,
+        "Maximum rate at which a topic is replicated to each other cluster, in messages per second.",
+    )
+    dispatch_throttling_rate_per_replicator_in_byte: int = dynamic(
+        "dispatchThrottlingRatePerReplicatorInByte",
+        any_number,
+        0,
+        "Maximum rate at which a topic is replicated to each other cluster, in bytes per second.",
+    )
     dispatch_throttling_rate_in_msg: int = dynamic(
         "dispatchThrottlingRateInMsg", any_number, 0, "Maximum dispatch rate of the broker, in messages per second."
     )

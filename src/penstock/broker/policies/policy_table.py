@@ -165,6 +165,33 @@ class EffectivePolicies:
         read=dispatch_rate_of,
         example=DISPATCH_EXAMPLE,
     ).row()
+    replicator_dispatch_rate: Rate = Policy(
+        name="replicatorDispatchRate",
+        namespace=Level("replicatorDispatchRate"),
+        topic=Level("replicatorDispatchRate"),
+        per_cluster=True,
+        text="Messages and bytes per period that a topic sends to each cluster that it is replicated to.",
+        shape=DISPATCH_RATE,
+        default=lambda of: default_dispatch(
+            of,
+            of.dispatch_throttling_rate_per_replicator_in_msg,
+            of.dispatch_throttling_rate_per_replicator_in_byte,
+        ),
+        read=dispatch_rate_of,
+        example=DISPATCH_EXAMPLE,
+    ).row()
+    # With this cluster itself; none: it is not replicated.
+    replication_clusters: tuple[str, ...] = Policy(
+        name="replication",
+        namespace=Level("replication_clusters", routed=False),
+        topic=Level("replicationClusters"),
+        text="Clusters that have a topic's messages, this one included: they are replicated to the others.",
+        shape=Words("replication"),
+        default=lambda _: [],
+        read=tuple,
+        nothing=[],
+        example=["standalone"],
+    ).row()
     # By subscription name.
     subscription_dispatch_rates: Mapping[str, Rate] = Policy(
         name="subscriptionPolicies",

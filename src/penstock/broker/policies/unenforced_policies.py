@@ -10,7 +10,6 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.policies.policy_parts import DISPATCH_EXAMPLE, DISPATCH_RATE
 from penstock.broker.policies.policy_rows import Level, Stored
 from penstock.broker.policies.policy_table import POLICIES
 from penstock.broker.policies.policy_values import AUTO_UPDATE
@@ -22,14 +21,6 @@ if TYPE_CHECKING:
     from penstock.broker.policies.shapes import Json
 
 UNENFORCED: Final = (
-    Stored(
-        name="replicatorDispatchRate",
-        namespace=Level("replicatorDispatchRate"),
-        topic=Level("replicatorDispatchRate"),
-        shape=DISPATCH_RATE,
-        per_cluster=True,
-        example=DISPATCH_EXAMPLE,
-    ),
     Stored(
         name="persistence",
         namespace=Level("persistence"),
@@ -125,14 +116,6 @@ UNENFORCED: Final = (
         name="allowedClusters",
         namespace=Level("allowed_clusters", removable=False),
         shape=Words("allowedClusters"),
-        nothing=[],
-        example=["standalone"],
-    ),
-    Stored(
-        name="replication",
-        namespace=Level("replication_clusters", routed=False),
-        topic=Level("replicationClusters"),
-        shape=Words("replication"),
         nothing=[],
         example=["standalone"],
     ),
