@@ -37,9 +37,9 @@ from penstock.net.clock import SystemClock
 from penstock.net.listener import RESERVED_DESCRIPTORS, Connections, Listener
 from penstock.net.loop_turns import LoopTurns, timed_loop
 from penstock.net.posted_calls import PostedCalls
-from penstock.net.stopping import on_signal
+from penstock.net.stopping import Signals
 from penstock.net.tls import TlsOptions, server_context
-from penstock.processes.end_of_process import EXIT_START_AGAIN, end_within, start_again
+from penstock.processes.end_of_process import EXIT_START_AGAIN, Ending, end_within, start_again, start_again_within
 from penstock.processes.removal import leave_out_brokers
 from penstock.processes.service_manager import tell_ready, tell_stopping
 from penstock.processes.sockets import (
@@ -118,10 +118,11 @@ def run(settings: Settings, data_dir: Path, *, watch: Callable[[Serving], None] 
         if watch is not None:
             watch(serving)
 
-    status = _run(partial(_serve, settings, data_dir, ready, (signal.SIGTERM, signal.SIGINT), start_again))
-    if status == EXIT_START_AGAIN:
+    ending = Ending()
+    _run(partial(_serve, settings, data_dir, ready, ending, (signal.SIGTERM, signal.SIGINT), start_again))
+    if ending.again:
         start_again()
-    return status
+    return 0
 
 
 def run_one_of_many(handover: Handover, control: socket.socket) -> int:
@@ -144,58 +145,54 @@ def run_one_of_many(handover: Handover, control: socket.socket) -> int:
     def leave() -> None:
         os._exit(EXIT_START_AGAIN)  # The supervisor starts it again.
 
-    return _run(partial(_serve, settings, handover.data_dir, ready, (signal.SIGTERM,), leave, handover))
+    ending = Ending()
+    _run(partial(_serve, settings, handover.data_dir, ready, ending, (signal.SIGTERM,), leave, handover))
+    return EXIT_START_AGAIN if ending.again else 0
 
 
-def _run(serve: Callable[..., Coroutine[None, None, int]]) -> int:
+def _run(serve: Callable[..., Coroutine[None, None, None]]) -> None:
     set_up_interpreter()
     turns = LoopTurns()
     with asyncio.Runner(loop_factory=lambda: timed_loop(turns, SystemClock())) as runner:
-        return runner.run(serve(turns=turns))
+        runner.run(serve(turns=turns))
 
 
 async def _serve(
     settings: Settings,
     data_dir: Path,
     ready: Callable[[Serving], None],
+    ending: Ending,
     stops: Sequence[signal.Signals],
     leave: Callable[[], object],
     handover: Handover | None = None,
     *,
     turns: LoopTurns,
-) -> int:
-    """Serve until told to stop; returns the exit status. `leave` ends a process that must start again and hangs."""
+) -> None:
+    """Serve until it is to end. `leave` ends a process that must start again and hangs."""
     loop = asyncio.get_running_loop()
-    stopping, status = asyncio.Event(), 0
-
-    def heal() -> None:
-        nonlocal status
-        status = EXIT_START_AGAIN
-        stopping.set()
-
-    for signum in stops:
-        on_signal(loop, signum, stopping.set)
     async with contextlib.AsyncExitStack() as stack:
+        signals = stack.enter_context(Signals(loop))
+        for signum in stops:
+            signals.on(signum, ending.stop)
         gc.disable()  # Loading a large catalog creates only long-lived objects.
-        serving = await start(settings, data_dir, stack, stopping.set, turns, handover, heal)
-        on_signal(loop, signal.SIGHUP, serving.reload)
-        await _first_done(serving.writable(), stopping.wait())
-        if not stopping.is_set():
+        serving = await start(settings, data_dir, stack, ending.stop, turns, handover, ending.start_again)
+        signals.on(signal.SIGHUP, serving.reload)
+        await _first_done(serving.writable(), ending.asked.wait())
+        if not ending.asked.is_set():
             ready(serving)
         started()
-        await stopping.wait()
+        await ending.asked.wait()
         log.info("stopping: clients are told, what was accepted is finished")
-        if status == EXIT_START_AGAIN:
+        if ending.again:
             if handover is None:
                 serving.keep_ports()
-            end_within(HEALING_STOP_S, f"{HEALING_STOP_S:g} s to start again", leave)
+            start_again_within(HEALING_STOP_S, leave, lambda: ending.again and not signals.unheard(stops))
         else:
             stop_s = serving.stop_s_max()
             if handover is None:
                 tell_stopping(stop_s)
             end_within(stop_s, f"brokerShutdownTimeoutMs={stop_s * 1000:.0f}")
     log.info("stopped")
-    return status
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from penstock.net.clock import SystemClock
 from penstock.net.listener import Connections, Listener
 from penstock.net.listing_memory import PROXY_DIRECT_REFUSED, TopicListMemoryLimiter
 from penstock.net.loop_turns import LoopTurns, timed_loop
-from penstock.net.stopping import Stopping, on_signal
+from penstock.net.stopping import Signals, Stopping
 from penstock.processes.end_of_process import end_within
 from penstock.processes.proxy_security import Contexts, Reload, authentication, own_identity
 from penstock.processes.service_manager import tell_ready, tell_stopping
@@ -118,11 +118,12 @@ async def _serve(settings: Settings, turns: LoopTurns) -> int:
             os._exit(EXIT_HURRIED)  # Nothing is kept on disk.
         stopping.set()
 
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        on_signal(loop, signum, told)
     async with contextlib.AsyncExitStack() as stack:
+        signals = stack.enter_context(Signals(loop))
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signals.on(signum, told)
         serving = await start(settings, turns, stack)
-        on_signal(loop, signal.SIGHUP, serving.reload)
+        signals.on(signal.SIGHUP, serving.reload)
         tell_ready(serving.url, serving.admin_url)
         started()
         await stopping.wait()

@@ -395,6 +395,25 @@ async def test_adding_a_topic_of_a_broker_that_does_not_answer_fails_in_time(bro
     await brokers.peers[0].abort(transaction)
 
 
+async def test_a_stop_does_not_wait_for_a_broker_that_does_not_answer(tmp_path: Path) -> None:
+    silent: set[int] = set()
+    loop = asyncio.get_running_loop()
+    async with several(tmp_path, silent=silent, transactions=True) as harnesses:
+        before = Brokers(harnesses, silent)
+        await before.connect()
+        first, second = await before.sending(), await before.sending()
+        silent |= {0, 1}
+        ends = [asyncio.ensure_future(before.peers[0].commit(one)) for one in (first, second)]
+        await until(lambda: len(harnesses[0].broker.catalog.documents(COMMITS)) == 2)
+        stopping_s = loop.time()
+    assert loop.time() - stopping_s < 1
+    await asyncio.gather(*ends, return_exceptions=True)
+    async with brokers_of(tmp_path) as brokers:
+        await brokers.settled()
+        for peer in brokers.peers:
+            assert await peer.payloads(2) == [b"in"] * 2
+
+
 async def test_a_broker_that_is_being_started_is_waited_for(tmp_path: Path) -> None:
     writers: list[Writer] = []
     async with several(tmp_path, writers=writers, transactions=True) as harnesses:

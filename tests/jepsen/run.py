@@ -301,7 +301,7 @@ def play(seed: int, seconds: float, keep: Path | None) -> Result:
         except (AssertionError, TimeoutError, RuntimeError, SubprocessError) as error:
             failure = f"{type(error).__name__}: {error}"
         result = check(read(story.path))
-        result.violations += [failure] if failure else []
+        result.violations[:0] = [failure] if failure else []  # What follows from it comes after it.
         if result.violations or keep is not None:
             where = keep or Path(tempfile.gettempdir()) / f"jepsen-{seed}"
             where.mkdir(parents=True, exist_ok=True)

@@ -95,7 +95,9 @@ def test_publishers_of_a_broker_alone_go_on_by_themselves_after_one_write_or_syn
     assert disk.injected == 1
     # What had failed may have been written, and is there twice, as after a crash: nobody had acknowledged it.
     assert list(dict.fromkeys(received(consumer, set(sent)))) == sent
-    assert "starting again after a final failure" in broker.log_path.read_text()
+    said = broker.log_path.read_text()
+    assert "starting again after a final failure" in said
+    assert "are ignored" not in said  # What the new start is told is no setting.
     client.close()
 
 
@@ -249,6 +251,43 @@ def test_a_broker_of_several_ends_with_a_status_of_its_own_and_the_others_do_not
         assert cluster.pids()[0] == before[0]
         assert cluster.pids()[1] != before[1]
         assert "broker 1 ended with status 75; it is started again" in cluster.log_path.read_text()
+        client.close()
+
+
+# -- a stop in the middle of healing
+
+
+def begin_to_heal(process: BrokerProcess, disk: FaultyDisk, directory: Path, producer: pulsar.Producer) -> None:
+    """Let a disk fail, so slow that the broker that starts again afterwards needs two seconds to end."""
+    disk.fail(directory, syncs=1, slow_sync_us=1_500_000)
+    producer.send_async(b"after", lambda *_: None)
+    until(lambda: "starting again after a final failure" in process.log_path.read_text())
+
+
+def starts(process: BrokerProcess) -> int:
+    return process.log_path.read_text().count(" on Python ")
+
+
+def test_a_broker_alone_that_is_told_to_stop_while_it_ends_to_start_again_ends(
+    broker: BrokerProcess, disk: FaultyDisk
+) -> None:
+    client = client_of(broker.url)
+    producer = client.create_producer(T)
+    producer.send(b"before")
+    begin_to_heal(broker, disk, broker.data_dir, producer)
+    broker.stop()
+    assert starts(broker) == 1
+    client.close()
+
+
+def test_brokers_that_are_told_to_stop_while_one_ends_to_start_again_end(tmp_path: Path, disk: FaultyDisk) -> None:
+    with Cluster(tmp_path / "data", 2, environment=disk.environment) as cluster:
+        client = cluster.client(0)
+        producers = served(cluster, client)
+        producers[1].send(b"before")
+        begin_to_heal(cluster, disk, cluster.data_dir / "broker-1", producers[1])
+        cluster.stop()
+        assert starts(cluster) == 1
         client.close()
 
 

@@ -728,6 +728,7 @@ class Broker:
             await self.sharing.stop()
         self.message_rates.stop()
         self.compaction.stop()
+        await self.transactions.stop()
         await self.changes.finished()
         self.sessions.disconnect_members()
         await self.reads.settled()

@@ -9,37 +9,72 @@ Where: `proxy_app`. A broker that stops is ended by a thread (`processes.end_of_
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 import socket
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
     Step: TypeAlias = Callable[[float], Awaitable[None]]
 
+# So many are read, or looked at, at once.
+SIGNALS_MAX: Final = 4096
+
 # ---------------------------------------------------------------------------------------------------------------------
-# Signal handlers that a busy loop cannot miss.
+# Signals that a busy loop cannot miss, and of which other threads know even if the loop hangs.
 #
-# Why not `loop.add_signal_handler` alone: it gets the signal's number as a byte in the loop's own pipe. Other threads
-# wake the loop through the same pipe, with a byte for each result, and it holds only some hundreds. While the loop is
-# busy and the disk's threads report, the pipe is full, and the SIGTERM is lost. Where: `app` uses it for stopping and
-# reloading.
+# Why not `loop.add_signal_handler`: it gets the signal's number as a byte in the loop's own pipe. Other threads wake
+# the loop through the same pipe, with a byte for each result, and it holds only some hundreds. While the loop is busy
+# and the disk's threads report, the pipe is full, and the SIGTERM is lost.
+# Where: the programs, for stopping and reloading.
 
 
-def on_signal(loop: asyncio.AbstractEventLoop, signum: signal.Signals, action: Callable[[], object]) -> None:
-    """Call `action` on the loop at each such signal, however busy the loop is. From the main thread only."""
-    # The pipe still wakes a sleeping loop. A full one wakes it too, so no warning is needed.
-    loop.add_signal_handler(signum, _already_heard)
-    signal.set_wakeup_fd(signal.set_wakeup_fd(-1), warn_on_full_buffer=False)
-    # Python calls this between two instructions of this thread, so it only schedules the action.
-    signal.signal(signum, lambda _signum, _frame: loop.call_soon_threadsafe(action))
-    signal.siginterrupt(signum, False)
+class Signals:
+    """The actions of signals, on a loop; while used as a context. From the main thread only, but for `unheard`."""
 
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._handled: list[signal.Signals] = []
+        # Python writes the number of each signal at once, whatever the main thread does.
+        self._near, self._far = socket.socketpair()
+        self._near.setblocking(False)
+        self._far.setblocking(False)
 
-def _already_heard() -> None:
-    """Do nothing: the handler has scheduled the action."""
+    def __enter__(self) -> Self:
+        self._loop.add_reader(self._near, self._discard)
+        signal.set_wakeup_fd(self._far.fileno(), warn_on_full_buffer=False)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for signum in self._handled:
+            signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+        self._loop.remove_reader(self._near)
+        self._near.close()
+        self._far.close()
+
+    def on(self, signum: signal.Signals, action: Callable[[], object]) -> None:
+        """Call `action` on the loop at each such signal, however busy the loop is."""
+        # Python calls this between two instructions of this thread, so it only schedules the action.
+        signal.signal(signum, lambda _signum, _frame: self._loop.call_soon_threadsafe(action))
+        signal.siginterrupt(signum, False)
+        self._handled.append(signum)
+
+    def unheard(self, signums: Iterable[signal.Signals]) -> bool:
+        """Whether one of these came that the loop, which hangs, does not know of."""
+        try:
+            came = self._near.recv(SIGNALS_MAX, socket.MSG_PEEK)
+        except OSError:  # None came, or the loop has ended.
+            return False
+        return any(one in came for one in signums)
+
+    def _discard(self) -> None:
+        """The loop is awake; what it has to do is scheduled."""
+        with contextlib.suppress(BlockingIOError):
+            self._near.recv(SIGNALS_MAX)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

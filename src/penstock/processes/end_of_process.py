@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of a process that does not end by itself.
+"""The end of a process: why it ends, and what happens if it does not end by itself.
 
-Where: `app` and `proxy_app`, when they are told to stop.
+Where: `app`, `processes.supervisor` and `proxy_app`, when they are told to stop.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -24,6 +25,32 @@ log = logging.getLogger(__name__)
 EXIT_FAILED: Final = 1
 # Exit status of a broker whose disk failed for good and works again: a new start recovers (EX_TEMPFAIL of sysexits.h).
 EXIT_START_AGAIN: Final = 75
+
+
+class Ending:
+    """Why a process ends: it was told to stop, or it starts again. Who tells it to stop has the last word.
+
+    Attributes:
+        asked: set when it is to end.
+        at_once: set when it was told to stop a second time: nobody wants to wait.
+        again: whether a new start of it follows.
+    """
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.at_once = asyncio.Event()
+        self.again = False
+        self._told = False
+
+    def stop(self) -> None:
+        """End, and do not start again; a second call ends at once."""
+        (self.at_once if self._told else self.asked).set()
+        self._told, self.again = True, False
+
+    def start_again(self) -> None:
+        """End, and start again, unless it is told to stop."""
+        self.again = not self._told
+        self.asked.set()
 
 
 def end_now(status: int) -> NoReturn:
@@ -65,3 +92,11 @@ def end_within(seconds: float, why: str, end: Callable[[], object] = lambda: os.
     timer = threading.Timer(seconds, end_process)
     timer.daemon = True
     timer.start()
+
+
+def start_again_within(seconds: float, start: Callable[[], object], again: Callable[[], bool]) -> None:
+    """Start again by `start` after this time, if the process is there then; end it if `again` does not say so any more.
+
+    On a thread, as `end_within`: `again` knows of signals that came while the loop hung.
+    """
+    end_within(seconds, f"{seconds:g} s to start again", lambda: start() if again() else os._exit(EXIT_FAILED))

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 #
 # The new program is told in a variable of its environment, with its process id: children inherit the variable, too.
 
-VARIABLE: Final = "PENSTOCK_KEPT_SOCKETS"
+# No setting: those begin with PENSTOCK_.
+VARIABLE: Final = "_PENSTOCK_KEPT_SOCKETS"
 _OF: Final = "pid"
 
 

@@ -42,8 +42,8 @@ from penstock.core.units import NS_PER_S
 from penstock.net.clock import SystemClock
 from penstock.net.metadata_link import serve
 from penstock.net.peer_socket import open_inbox
-from penstock.net.stopping import on_signal
-from penstock.processes.end_of_process import EXIT_START_AGAIN, end_within, start_again
+from penstock.net.stopping import Signals
+from penstock.processes.end_of_process import EXIT_START_AGAIN, Ending, end_within, start_again, start_again_within
 from penstock.processes.lease import ELAPSED_NS_MAX, LOOK_EVERY_NS, Lease
 from penstock.processes.removal import leave_out_brokers
 from penstock.processes.restarts import Restarts
@@ -193,18 +193,20 @@ def run(settings: Settings, data_dir: Path, brokers: int) -> int:
     for warning in settings.warnings:
         log.warning("%s", warning)
     leave_out_brokers(settings, data_dir, brokers)
-    status = asyncio.run(_supervise(settings, data_dir, brokers))
-    if status == EXIT_START_AGAIN:
+    ending = Ending()
+    status = asyncio.run(_supervise(settings, data_dir, brokers, ending))
+    if ending.again:
         start_again()
     return status
 
 
-async def _supervise(settings: Settings, data_dir: Path, brokers: int) -> int:
+async def _supervise(settings: Settings, data_dir: Path, brokers: int, ending: Ending) -> int:
     loop = asyncio.get_running_loop()
-    stop = Stop()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        on_signal(loop, signum, stop.ask)
+    stops = (signal.SIGTERM, signal.SIGINT)
     async with contextlib.AsyncExitStack() as stack:
+        signals = stack.enter_context(Signals(loop))
+        for signum in stops:
+            signals.on(signum, ending.stop)
         opened = [_opened(settings, number, stack) for number in range(brokers)]
         close_rest()
         where = {one.number: addresses(settings, one.sockets, one.number) for one in opened}
@@ -212,20 +214,20 @@ async def _supervise(settings: Settings, data_dir: Path, brokers: int) -> int:
         directory = open_data_directory(data_dir, files, brokers=brokers)
         writer = Writer.open(directory, _poster(loop), files, brokers=brokers)
         stack.callback(writer.close)
-        supervisor = Supervisor(settings, data_dir, opened, where, writer, stop)
-        on_signal(loop, signal.SIGHUP, lambda: supervisor.signal(signal.SIGHUP))
+        supervisor = Supervisor(settings, data_dir, opened, where, writer, ending)
+        signals.on(signal.SIGHUP, lambda: supervisor.signal(signal.SIGHUP))
         probe = partial(probe_disk, data_dir, files, room_bytes=RESERVE_BYTES)
-        healing = loop.create_task(_heal(writer, probe, stop, partial(_keep_ports, settings, opened)))
+        healing = loop.create_task(_heal(writer, probe, ending, partial(_keep_ports, settings, opened)))
         stack.callback(healing.cancel)
         status = await supervisor.run()
-        if healing.done():
-            end_within(CLOSE_S, f"{CLOSE_S:g} s to start again", start_again)
-            return EXIT_START_AGAIN
-        end_within(CLOSE_S, f"{CLOSE_S:g} s after the brokers: the shared metadata cannot be closed")
+        if ending.again:
+            start_again_within(CLOSE_S, start_again, lambda: ending.again and not signals.unheard(stops))
+        else:
+            end_within(CLOSE_S, f"{CLOSE_S:g} s after the brokers: the shared metadata cannot be closed")
         return status
 
 
-async def _heal(writer: Writer, probe: Callable[[], None], stop: Stop, keep_ports: Callable[[], None]) -> None:
+async def _heal(writer: Writer, probe: Callable[[], None], ending: Ending, keep_ports: Callable[[], None]) -> None:
     """Return when the shared metadata has failed for good and the disk works again: then all must start again."""
     loop, clock, over = asyncio.get_running_loop(), SystemClock(), asyncio.Event()
     healing = Healing(
@@ -240,19 +242,7 @@ async def _heal(writer: Writer, probe: Callable[[], None], stop: Stop, keep_port
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(over.wait(), BETWEEN_PROBES_NS / NS_PER_S)
     keep_ports()
-    stop.ask()
-
-
-class Stop:
-    """The stop of all brokers: whoever asks for it a second time does not want to wait."""
-
-    def __init__(self) -> None:
-        self.asked = asyncio.Event()
-        self.at_once = asyncio.Event()
-
-    def ask(self) -> None:
-        """Stop; a second call stops at once."""
-        (self.at_once if self.asked.is_set() else self.asked).set()
+    ending.start_again()
 
 
 @dataclass(slots=True)
@@ -295,13 +285,13 @@ class Supervisor:
         brokers: list[Broker],
         where: dict[int, Addresses],
         writer: Writer,
-        stop: Stop,
+        ending: Ending,
     ) -> None:
         self._settings = settings
         self._data_dir = data_dir
         self._where = where
         self._writer = writer
-        self._stop = stop
+        self._ending = ending
         self._clock = SystemClock()
         self._announced = False
         self._usage_key = secrets.token_bytes(USAGE_KEY_BYTES)
@@ -314,7 +304,7 @@ class Supervisor:
         keepers = [asyncio.ensure_future(self._keep(broker)) for broker in self._brokers]
         looking = asyncio.ensure_future(self._look())
         try:
-            await _first_of(self._stop.asked.wait(), asyncio.wait(keepers))
+            await _first_of(self._ending.asked.wait(), asyncio.wait(keepers))
             await self._end_all(keepers)
         finally:
             looking.cancel()
@@ -322,7 +312,7 @@ class Supervisor:
         for keeper in keepers:
             if keeper.done():
                 keeper.result()  # Raises what it raised.
-        return max((abs(broker.status) and _exit_status(broker.status) for broker in self._brokers), default=0)
+        return max((_exit_status(broker.status) for broker in self._brokers), default=0)
 
     def signal(self, signum: signal.Signals) -> None:
         """Send a signal to all running brokers."""
@@ -335,12 +325,12 @@ class Supervisor:
 
     async def _keep(self, broker: Broker) -> None:
         """Run a broker, again and again, until it is stopped or stays down."""
-        while not self._stop.asked.is_set():
+        while not self._ending.asked.is_set():
             broker.status = await self._run_once(broker)
-            if self._stop.asked.is_set():
+            if self._ending.asked.is_set():
                 return
             if not all(one.was_ready for one in self._brokers):
-                self._stop.asked.set()  # Its own lines say why it could not start.
+                self._ending.asked.set()  # Its own lines say why it could not start.
                 return
             if broker.status == 0:
                 self._stay_down(broker)
@@ -357,7 +347,7 @@ class Supervisor:
         broker.lease.crashed(often=broker.restarts.is_crash_looping)
         self._tell()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stop.asked.wait(), pause_s)
+            await asyncio.wait_for(self._ending.asked.wait(), pause_s)
 
     async def _run_once(self, broker: Broker) -> int:
         """Start the process and wait until it ends; returns its exit status, or -N for signal N."""
@@ -365,9 +355,9 @@ class Supervisor:
         with control:
             with its_control, its_metadata:
                 broker.process = await self._spawn(broker, its_control, its_metadata)
-                if self._stop.asked.is_set():
+                if self._ending.asked.is_set():
                     # It was no process yet when all were told.
-                    broker.process.send_signal(signal.SIGKILL if self._stop.at_once.is_set() else signal.SIGTERM)
+                    broker.process.send_signal(signal.SIGKILL if self._ending.at_once.is_set() else signal.SIGTERM)
                 handover = self._handover(broker, its_metadata)
             broker.work = Work(broker.process.pid)
             broker.lease.started()
@@ -471,16 +461,16 @@ class Supervisor:
 
     async def _end_all(self, keepers: Collection[asyncio.Future[None]]) -> None:
         """End all brokers; those that have not ended in time, or at a second signal, are killed."""
-        self._stop.asked.set()
+        self._ending.asked.set()
         for broker in self._brokers:
             broker.sockets.close()  # No client connects any more.
         self.signal(signal.SIGTERM)
         stop_s = self._settings.broker_shutdown_timeout_ms / 1000 + KILL_AFTER_S
         tell_stopping(stop_s + KILLED_S + CLOSE_S)
-        await _first_of(asyncio.wait(keepers), self._stop.at_once.wait(), timeout_s=stop_s)
+        await _first_of(asyncio.wait(keepers), self._ending.at_once.wait(), timeout_s=stop_s)
         late = ", ".join(f"broker {one.number}" for one in self._running())
         if late:
-            why = "a second signal came" if self._stop.at_once.is_set() else f"not ended within {stop_s:g} s"
+            why = "a second signal came" if self._ending.at_once.is_set() else f"not ended within {stop_s:g} s"
             log.error("killing %s: %s", late, why)
             self._kill_all()
         await asyncio.wait(keepers, timeout=KILLED_S)
@@ -529,5 +519,8 @@ def _said(status: int) -> str:
 
 
 def _exit_status(status: int) -> int:
-    """The supervisor's exit status after a broker's: its own, or 1 after a signal."""
-    return status if status > 0 else EXIT_FAILED
+    """The supervisor's exit status after a broker's: its own, or 1 after a signal.
+
+    A broker that ended to start again has ended well.
+    """
+    return 0 if status == EXIT_START_AGAIN else EXIT_FAILED if status < 0 else status

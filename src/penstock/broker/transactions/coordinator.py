@@ -186,6 +186,10 @@ class Coordinator(OpenTransactions):
         if brokers:
             await self._settling.tell(transaction.id, brokers, commit=transaction.commit)
 
+    async def stop(self) -> None:
+        """Stop waiting for other brokers: what they were not told is told after the next start."""
+        await self._settling.stop()
+
     # -- timeouts
 
     def tick(self, now_ns: int) -> None:

@@ -10,6 +10,7 @@ Three things, each tried again until it is done:
 - Other coordinators are asked about their transactions of which there are parts here. One that is not open there, and
   of which there is no decision, is aborted; so is one whose coordinator was left out of this start.
 
+A stop does not wait for any of it: it is found again after the next start.
 Where: the coordinator makes one, and calls its `tick`. A broker that has no others has nothing to settle.
 """
 
@@ -19,14 +20,14 @@ import asyncio
 import logging
 from collections import defaultdict
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.transactions.others import ASKED_AT_ONCE, End
 from penstock.core.errors import PenstockError
 from penstock.core.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable, Sequence
+    from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 
     from penstock.broker.transactions.open_transactions import OpenTransactions, TransactionServices
     from penstock.broker.transactions.transaction import Transaction
@@ -61,7 +62,11 @@ class _Untold:
         if told:
             self.brokers.discard(broker)
         self.untried.discard(broker)
-        if not self.untried and not self.tried.done():
+        if not self.untried:
+            self.give_up()
+
+    def give_up(self) -> None:
+        if not self.tried.done():
             self.tried.set_result(None)
 
 
@@ -71,7 +76,9 @@ class Settling:
     def __init__(self, open_here: OpenTransactions, services: TransactionServices) -> None:
         self._open_here = open_here
         self._others = services.others
-        self._changes = services.changes
+        self._loop = asyncio.get_running_loop()
+        self._working: set[asyncio.Task[None]] = set()
+        self._stopped = False
         self._ends: dict[TransactionId, _Untold] = {}
         # What to tell each broker next.
         self._lines: defaultdict[int, dict[TransactionId, None]] = defaultdict(dict)
@@ -83,6 +90,8 @@ class Settling:
 
     async def tell(self, transaction: TransactionId, brokers: set[int], *, commit: bool) -> None:
         """Tell other brokers that a transaction has ended here; those that do not answer are told later."""
+        if self._stopped:
+            return
         end = self._ends[transaction] = _Untold(brokers, commit=commit)
         for broker in brokers:
             self._lines[broker][transaction] = None
@@ -93,7 +102,22 @@ class Settling:
         """Do what is left, from time to time."""
         if now_ns >= self._next_ns and not self._running and self._is_something_left():
             self._next_ns, self._running = now_ns + EVERY_NS, True
-            self._changes.finish(self._settle())
+            self._begin(self._settle())
+
+    async def stop(self) -> None:
+        """Stop waiting for other brokers, and let nobody wait for that any more."""
+        self._stopped = True
+        working = list(self._working)
+        for task in working:
+            task.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
+        for end in self._ends.values():
+            end.give_up()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
 
     def _is_something_left(self) -> bool:
         here = self._open_here
@@ -126,12 +150,12 @@ class Settling:
         for broker, line in self._lines.items():
             if line:
                 self._begin_telling(broker)
-        self._changes.finish(self._forget(self._ends))
+        self._begin(self._forget(self._ends))
 
     def _begin_telling(self, broker: int) -> None:
         if broker not in self._telling:
             self._telling.add(broker)
-            self._changes.finish(self._tell(broker))
+            self._begin(self._tell(broker))
 
     async def _tell(self, broker: int) -> None:
         """Tell a broker what it does not know, many ends at a time, until it knows all or does not answer."""
