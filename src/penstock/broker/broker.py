@@ -334,6 +334,7 @@ class Broker:
             self.tail_cache,
             release=connections.release,
             recorded=self.deduplication.recorded,
+            name_comes=self.deduplication.make_room,
             held=HeldMemory(connections.memory, clock),
             # The coordinator is made later.
             refused_in_transaction=lambda *about: self.transactions.refusal(*about),  # noqa: PLW0108

@@ -34,6 +34,9 @@ _PARTITION_INDEX_MAX: Final = 2**31 - 1  # partition ids travel as int32
 # only compaction moves it: what is before it may go when all others have acknowledged it.
 COMPACTION_SUBSCRIPTION: Final = "__compaction"
 
+# How the names of producers and cursors of replicators begin; nobody else subscribes under such a name.
+REPLICATOR_PREFIX: Final = "pulsar.repl."
+
 
 def check_entity(name: str) -> None:
     """Raise ValueError unless a cluster, tenant, namespace or group may be created with this name.

@@ -345,11 +345,17 @@ def encode(kind: int, body: Message) -> bytes:
 
 
 def connected(
-    server_version: str, protocol_version: int, message_bytes_max: int, *, topic_watchers: bool = False
+    server_version: str,
+    protocol_version: int,
+    message_bytes_max: int,
+    *,
+    topic_watchers: bool = False,
+    positions: bool = False,
 ) -> bytes:
     """Encode CONNECTED.
 
-    Its flags announce lookups of partitions without auto-creation, and perhaps topic list watchers.
+    Its flags announce lookups of partitions without auto-creation, and perhaps topic list watchers and deduplication of
+    replicated entries by their `positions` in the cluster that they come from.
     """
     body = CommandConnected(
         server_version=server_version,
@@ -357,6 +363,7 @@ def connected(
         max_message_size=message_bytes_max,
         feature_flags=FeatureFlags(
             supports_get_partitioned_metadata_without_auto_creation=True,
+            supports_repl_dedup_by_lid_and_eid=positions,
             supports_topic_watchers=topic_watchers,
             supports_topic_watcher_reconcile=topic_watchers,
         ),

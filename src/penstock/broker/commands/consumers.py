@@ -30,7 +30,7 @@ from penstock.core.errors import (
     SubscriptionNotFound,
     WireCode,
 )
-from penstock.core.names import TopicName
+from penstock.core.names import REPLICATOR_PREFIX, TopicName
 from penstock.core.position import EARLIEST, LATEST
 from penstock.wire import codec
 
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from penstock.governance.budget import Row
 
 # Subscription names reserved by penstock or Pulsar.
-_RESERVED_PREFIX: Final = "pulsar.repl."
 _RESERVED_NAMES: Final = frozenset({"pulsar.dedup", "__compaction"})
 _ENTRY_IDS_STOP: Final = 2**63
 _STRICT_NAME: Final = re.compile(r"[-=:.\w]+", re.ASCII)
@@ -319,7 +318,7 @@ def check_subscription_name(name: str, *, strict: bool) -> None:
     """Raises ProducerBusy, as Pulsar does, for an invalid or reserved subscription name."""
     if not name.strip():
         raise ProducerBusy("Empty subscription name")
-    if name.startswith(_RESERVED_PREFIX) or name in _RESERVED_NAMES:
+    if name.startswith(REPLICATOR_PREFIX) or name in _RESERVED_NAMES:
         raise ProducerBusy(f"Subscription with reserved subscription name attempted: {name}")
     if strict and _STRICT_NAME.fullmatch(name) is None:
         raise ProducerBusy(

@@ -71,6 +71,7 @@ class Handshake:
         named = body.proxy_to_broker_url.startswith(codec.PROXY_NAME)
         session.through_proxy = bool(body.proxy_version or body.original_principal or named)
         session.protocol_version = min(PROTOCOL_VERSION_MAX, body.protocol_version)
+        session.names_positions = body.feature_flags.supports_repl_dedup_by_lid_and_eid
         access = self._access
         if access is None:
             self._welcome(session)
@@ -112,6 +113,7 @@ class Handshake:
                 session.protocol_version,
                 limits.message_bytes_max,
                 topic_watchers=limits.topic_list_watchers,
+                positions=True,
             )
         )
 

@@ -24,6 +24,7 @@ from penstock.broker.commands.schemas import schema_in
 from penstock.broker.publishing import checks
 from penstock.broker.publishing.checks import AccessMode, Hold, Join, Waiting, decide, next_epoch
 from penstock.broker.publishing.producer import Producer
+from penstock.broker.publishing.replicated import replicator_of
 from penstock.core.errors import (
     MetadataFailed,
     NotAllowed,
@@ -152,6 +153,7 @@ class Producers:
             user_provided_name=bool(body.producer_name) and body.user_provided_producer_name,
             connected_at_ms=self._clock.wall_ms(),
             schema_version=schema_version,
+            replicator=replicator_of(producer_name, positions=session.names_positions and topic.persistent),
         )
 
     async def _admit(self, session: Session, producer: Producer, request_id: int) -> None:

@@ -97,6 +97,7 @@ class Session:
         self.client_version = ""
         self.of_broker = services.access.of_brokers  # the client is another broker of this cluster
         self.through_proxy = False  # the client is a proxy, whose own client waits
+        self.names_positions = False  # receipts of its replicators name entries by their positions in its cluster
         self.connected = False
         self.role: str | None = None  # authenticated role; None without authentication
         self.original_role: str | None = None  # role of the client behind a proxy

@@ -13,6 +13,7 @@ from collections import deque
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
+from penstock.broker.publishing.replicated import Replicator
 from penstock.core.errors import PenstockError, ProducerBusy, ProducerFenced, TopicTerminated, WireCode
 from penstock.wire import metadata
 from penstock.wire.errors import ProtocolError
@@ -176,7 +177,13 @@ def refresh(topic: PublishedTopic) -> None:
 def is_careful(producer: Producer) -> bool:
     """Whether the entries of this producer must be checked one by one."""
     topic = producer.topic
-    return producer.encrypted or topic.deduplication is not None or topic.bounds_messages or _delay_max_ms(topic) > 0
+    return (
+        producer.encrypted
+        or topic.deduplication is not None
+        or topic.bounds_messages
+        or _delay_max_ms(topic) > 0
+        or producer.replicator is Replicator.BY_POSITIONS
+    )
 
 
 def _delay_max_ms(topic: PublishedTopic) -> int:

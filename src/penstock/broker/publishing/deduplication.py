@@ -21,6 +21,7 @@ from operator import lt
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.publishing import checks
+from penstock.broker.publishing.replicated import replicated_mark
 from penstock.core.errors import MetadataFailed, TopicNotFound
 from penstock.core.units import MIB, NS_PER_S
 from penstock.wire import metadata
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from penstock.broker.log_reads import LogReads
     from penstock.broker.metadata_memory import MetadataMemory
     from penstock.broker.publishing.ports import PublishedTopic
-    from penstock.broker.publishing.producer import Producer
     from penstock.core.clock import Clock
     from penstock.storage.catalog import Catalog
     from penstock.storage.entry_log import ReadResult
@@ -96,6 +96,7 @@ class SequenceIds:
     def judge(self, producer: str, sequence_id: int, highest: int) -> Verdict:
         """Judge an entry with the sequence ids `sequence_id` to `highest`; a new one is marked as pushed."""
         marks = self._of(producer)
+        marks.left_ms = None  # Its entries may come through a replicator, whose name is another one.
         if sequence_id > marks.pushed:
             marks.pushed = max(sequence_id, highest)
             return Verdict.NEW
@@ -284,10 +285,17 @@ class Deduplication:
         state, memory = topic.deduplication, self._memory
         if state is None or producer in state.ids:
             return
-        nbytes = name_bytes(producer)
-        if state.ids.nbytes + nbytes > memory.topic_names_bytes_max:
+        self.make_room(topic, producer)
+        what = f"the name of producer {producer[:100]!r}, which deduplication remembers,"
+        memory.check(what, name_bytes(producer))
+
+    def make_room(self, topic: PublishedTopic, producer: str) -> None:
+        """If a topic has too many names for one more, forget those that disconnected first."""
+        state = topic.deduplication
+        if state is None or producer in state.ids:
+            return
+        if state.ids.nbytes + name_bytes(producer) > self._memory.topic_names_bytes_max:
             self._expire(topic, state)
-        memory.check(f"the name of producer {producer[:100]!r}, which deduplication remembers,", nbytes)
 
     async def _forget(self, topic: str) -> None:
         self._forgetting.add(topic)
@@ -348,13 +356,12 @@ class Deduplication:
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
-    def recorded(self, producer: Producer, highest: int) -> None:
+    def recorded(self, topic: PublishedTopic, producer: str, highest: int) -> None:
         """A producer's entries up to this sequence id are durable: store a snapshot if it is due."""
-        topic = producer.topic
         state = topic.deduplication
         if state is None:  # disabled since
             return
-        state.ids.persist(producer.name, highest)
+        state.ids.persist(producer, highest)
         if not state.known:
             return
         interval = self._limits().deduplication_entries_interval
@@ -414,6 +421,9 @@ def _sequence_ids(result: ReadResult) -> Iterator[tuple[str, int]]:
                 said = metadata.decode(entry)
             except ProtocolError:
                 continue  # An entry without producer name cannot be a duplicate.
+            if (mark := replicated_mark(said)) is not None:
+                yield mark
+                continue
             if said.num_chunks_from_msg > 1 and said.chunk_id < said.num_chunks_from_msg - 1:
                 continue
             yield said.producer_name, max(said.sequence_id, said.highest_sequence_id)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from penstock.accounting.totals import Seen
     from penstock.broker.publishing.ports import ProducerClient, PublishedTopic
+    from penstock.broker.publishing.replicated import Replicator
     from penstock.governance.holds import Episode
     from penstock.groups.limit import PublishLimit
 
@@ -29,7 +30,7 @@ class Producer:
     """One connected producer of a topic.
 
     `careful`: its entries are checked one by one (deduplication, encryption, limits of the topic), see
-    `checks`. Most producers need no checks.
+    `checks`. Most producers need no checks. `replicator`: how those of a replicator are told apart, see `replicated`.
     """
 
     session: ProducerClient
@@ -46,6 +47,7 @@ class Producer:
     charged_bytes: int = 0  # charged to the sessions' memory, see `session_memory`
     topic_epoch: int | None = None
     careful: bool = False
+    replicator: Replicator | None = None  # None: it is no replicator
     messages_in: int = 0
     bytes_in: int = 0
     seen: Seen = NOT_SEEN  # by usage records

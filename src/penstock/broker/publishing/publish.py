@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.broker.publishing import checks
 from penstock.broker.publishing.deduplication import NEVER, Verdict
+from penstock.broker.publishing.replicated import MARKER, Replicator, origin_of
 from penstock.broker.subscriptions.tail import COLUMNS_BYTES
 from penstock.core.checksum import SEAL_BYTES, seal_of
 from penstock.core.durations import BOUNDS_NS
@@ -41,7 +42,7 @@ from penstock.wire.sends import encode_receipts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from penstock.broker.publishing.ports import ProducerClient
+    from penstock.broker.publishing.ports import ProducerClient, PublishedTopic
     from penstock.broker.publishing.producer import Producer
     from penstock.broker.subscriptions.tail import Tail, TailCache
     from penstock.core.transaction_id import TransactionId
@@ -128,6 +129,7 @@ class Stretch(NamedTuple):
     lengths: Sequence[int]
     message_counts: Sequence[int] | None
     highest_new: int = NEVER  # highest sequence id, recorded by deduplication when durable
+    known_as: str = ""  # to deduplication, if not by the producer's name
 
 
 class Duplicate(NamedTuple):
@@ -163,8 +165,9 @@ class PublishServices:
     log: EntryLog
     tail_cache: TailCache
     release: Callable[[Lease], None]  # called with a lease when all its requests are answered
-    # Called when a deduplicating producer's entries are durable, with their highest sequence id.
-    recorded: Callable[[Producer, int], None]
+    # Called when entries of a topic that deduplicates are durable, with their producer and highest sequence id.
+    recorded: Callable[[PublishedTopic, str, int], None]
+    name_comes: Callable[[PublishedTopic, str], None]  # called before deduplication remembers one more producer
     held: HeldMemory  # of SENDs that wait for a resource group
     refused_in_transaction: Callable[[TransactionId, str], str | None]  # why a role may not send in one; None: it may
     sent_in_transaction: Callable[[bool, TransactionId], None]  # called for each entry; True: it takes more memory
@@ -224,6 +227,9 @@ class Publish:
             elif row in run.refused:
                 refusal = (WireCode.NOT_ALLOWED_ERROR, run.refused[row])
             elif row in run.rare:
+                if run.rare[row].marker:
+                    self._pass_over(producer_id, sequence_id)
+                    continue
                 refusal = self._refuse_rare(producer_id, run.rare[row])
             if refusal is not None:
                 highest = 0 if run.highest is None else run.highest[row]
@@ -248,6 +254,15 @@ class Publish:
                     self.session.producers[producer_id].topic.chunks_in += 1
             if row in run.rare:
                 self._note_transaction(run.rare[row], self.replies[first_reply:])
+
+    def _pass_over(self, producer_id: int, sequence_id: int) -> None:
+        """Acknowledge a marker of a replicated subscription. Consumers never see one, so it is not stored."""
+        producer = self.session.producers.get(producer_id)
+        if producer is None:
+            self.session.sent_by_unknown_producer(producer_id)
+        else:
+            highest = MARKER if producer.replicator is Replicator.BY_POSITIONS else None
+            self.replies.append(Duplicate(producer_id, sequence_id, highest))
 
     def _refuse_rare(self, producer_id: int, send: codec.CommandSend) -> tuple[WireCode, str] | None:
         """Why a SEND of a transaction is refused, or None; others are not refused here."""
@@ -304,6 +319,7 @@ class Publish:
         lengths: Sequence[int],
         message_counts: Sequence[int] | None,
         highest_new: int = NEVER,
+        known_as: str = "",
     ) -> None:
         topic = producer.topic
         count = len(sequence_ids)
@@ -319,13 +335,19 @@ class Publish:
         first_entry_id = topic.next_entry_id
         topic.next_entry_id += count
         self.replies.append(
-            Stretch(producer, first_entry_id, sequence_ids, highest, offsets, lengths, message_counts, highest_new)
+            Stretch(
+                producer, first_entry_id, sequence_ids, highest, offsets, lengths, message_counts, highest_new, known_as
+            )
         )
 
     # -- entries that are checked one by one --------------------------------------------------------------------------
 
     def _add_carefully(self, producer: Producer, entries: Entries, *, chunk: bool) -> None:
         """Check a producer's entries one by one, and add stretches of those that are valid and new."""
+        if producer.replicator is not None:
+            for row in range(len(entries.sequence_ids)):
+                self._add_replicated(producer, entries, row, chunk=chunk)
+            return
         deduplication = producer.topic.deduplication
         misnumbered = entries.highest is not None and _misnumbered(entries.sequence_ids, entries.highest)
         if not chunk and not misnumbered and checks.passes_all(producer, entries.lengths):
@@ -362,6 +384,44 @@ class Publish:
             else:
                 self.replies.append(Refusal(producer.producer_id, top, *(reason or IN_FLIGHT)))
         self._take_rows(producer, entries, taken, len(entries.sequence_ids), highest_new)
+
+    def _add_replicated(self, producer: Producer, entries: Entries, row: int, *, chunk: bool) -> None:
+        """Check one entry of a replicator, and add it if it is valid and new.
+
+        Budget: 20 µs per entry on one core, most of it to decode its metadata.
+        """
+        assert producer.replicator is not None, "asked by the caller"
+        offset, length = entries.offsets[row], entries.lengths[row]
+        entry, topic = memoryview(self._data)[offset : offset + length], producer.topic
+        sequence_id = entries.sequence_ids[row]
+        highest = None if entries.highest is None else entries.highest[row]
+        reason = checks.refusal(producer, memoryview(self._data), offset, length, chunk=chunk)
+        verdict, origin = Verdict.NEW, None
+        try:
+            origin = origin_of(producer.replicator, metadata.decode(entry))
+            sequence_id, highest = origin.receipt or (sequence_id, highest)
+        except ProtocolError as error:
+            reason = reason or checks.Reason(WireCode.METADATA_ERROR, str(error))
+        # Each chunk has a position of its own, and all have the same sequence id.
+        counts = origin is not None and (origin.receipt is not None or not chunk or checks.is_last_chunk(entry))
+        if reason is None and origin is not None and topic.deduplication is not None and counts:
+            self._services.name_comes(topic, origin.producer)
+            verdict = topic.deduplication.judge(origin.producer, origin.first, origin.last)
+        if verdict is Verdict.DUPLICATE:
+            self.replies.append(Duplicate(producer.producer_id, sequence_id, highest))
+        elif reason is not None or verdict is Verdict.IN_FLIGHT or origin is None:
+            self.replies.append(Refusal(producer.producer_id, sequence_id, *(reason or IN_FLIGHT)))
+        else:
+            self._take(
+                producer,
+                (sequence_id,),
+                None if highest is None else (highest,),
+                (offset,),
+                (length,),
+                None if entries.message_counts is None else (entries.message_counts[row],),
+                origin.last if counts and topic.deduplication is not None else NEVER,
+                origin.producer,
+            )
 
     def _take_rows(self, producer: Producer, entries: Entries, start: int, stop: int, highest_new: int) -> None:
         if start < stop:
@@ -434,7 +494,7 @@ class Publish:
                     topic.delayed.published(reply.first_entry_id, data, reply.offsets, reply.lengths)
                 topic.appended(reply.first_entry_id + count - 1)
                 if reply.highest_new != NEVER:
-                    self._services.recorded(reply.producer, reply.highest_new)
+                    self._services.recorded(topic, reply.known_as or reply.producer.name, reply.highest_new)
                 if topic.wants_tail():
                     cached.append((topic.tail, _batch(reply, data)))
         if cached:
