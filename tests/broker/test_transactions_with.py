@@ -61,6 +61,17 @@ async def test_a_topic_of_aborted_messages_only_has_no_last_one(harness: Harness
     assert await last_id(peer) == 2**64 - 1
 
 
+async def test_the_place_of_a_reader_is_named_before_aborted_messages_that_are_still_there(harness: Harness) -> None:
+    """A client that compares it with where it stopped would take them for removed."""
+    peer = await producing(harness)
+    await peer.abort(await sending(peer, b"x"))
+    await peer.commit(await sending(peer, b"a"))
+    await peer.subscribe(permits=0)
+    body: Any = await peer.request(Type.GET_LAST_MESSAGE_ID, codec.CommandGetLastMessageId(consumer_id=0, request_id=0))
+    assert body.consumer_mark_delete_position.entryId == 2**64 - 1
+    assert subscription_of(harness).cursor.mark_delete == 0
+
+
 async def test_delayed_messages_wait_for_the_commit_and_for_their_time(harness: Harness) -> None:
     peer = await producing(harness)
     await peer.subscribe(SHARED)

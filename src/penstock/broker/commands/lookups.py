@@ -86,9 +86,9 @@ class LastMessage:
     async def _get_last_message_id(self, session: Session, body: codec.CommandGetLastMessageId) -> None:
         consumer = session.consumer(body.consumer_id)
         subscription = consumer.subscription
-        topic = subscription.topic
+        topic = subscribed_topic(subscription)
         last, batch_index = await self._last_message(consumer)
-        counted = await self._count(subscribed_topic(subscription), body.count) if body.HasField("count") else None
+        counted = await self._count(topic, body.count) if body.HasField("count") else None
         session.reply(
             codec.last_message_id(
                 body.request_id,
@@ -96,7 +96,7 @@ class LastMessage:
                 last,
                 partition=topic.partition,
                 batch_index=batch_index,
-                mark_delete=(topic.ledger_id, subscription.cursor.mark_delete),
+                mark_delete=(topic.ledger_id, topic.before_passed(subscription.cursor.mark_delete)),
                 counted=counted,
             )
         )

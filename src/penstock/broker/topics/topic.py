@@ -308,6 +308,20 @@ class Topic:
             for entries in self.transactions.aborted_within(cursor.mark_delete + 1, self.last_entry_id):
                 cursor.acknowledge_many(entries)
 
+    def before_passed(self, entry_id: int) -> int:
+        """Go back from an entry over cancelled and aborted messages: to where a consumer is that none was passed for.
+
+        Who compares positions takes entries that are still there, and that nobody sees, for removed otherwise.
+        """
+        cancelled = set(cancelled_of(self._services.states.of(self.text)))
+        while entry_id >= self.first_entry_id:
+            if self.transactions is not None:
+                entry_id = self.transactions.last_not_aborted(self.first_entry_id, entry_id)
+            if entry_id not in cancelled:
+                break
+            entry_id -= 1
+        return entry_id
+
     async def open_subscription(
         self, name: str, *, durable: bool, start: int, properties: Mapping[str, str] = NOTHING
     ) -> Subscription:

@@ -42,7 +42,7 @@ from penstock.spark.client.errors import (
 )
 from penstock.spark.client.message_id import EARLIEST, MessageId
 from penstock.spark.client.message_runs import take_messages
-from penstock.spark.client.subscription import Subscription, earliest_id, following_ids
+from penstock.spark.client.subscription import Subscription, beginning, earliest_id, following_ids
 from penstock.wire.client.events import ConsumerClosed
 from penstock.wire.errors import ProtocolError
 
@@ -284,7 +284,12 @@ class EntryReader:
                 self._lost(wanted, earliest)
 
     def _lost(self, wanted: MessageId, earliest: MessageId | None) -> None:
-        """Messages were removed before they were read. Raises DataLost, unless that is to be passed over."""
+        """Messages are not there. Raises DataLost if they were removed, unless that is to be passed over.
+
+        What an aborted transaction has sent is still in the topic, and nobody sees it.
+        """
+        if earliest is not None and beginning(self._cluster, self._topic) <= wanted:
+            return
         lost = DataLost(self._topic, str(wanted), _what_is_there(earliest))
         if self._options.fail_on_data_loss:
             raise lost

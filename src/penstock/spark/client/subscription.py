@@ -233,6 +233,12 @@ def earliest_id(cluster: Cluster, topic: str) -> MessageId | None:
         return subscription.first_id()
 
 
+def beginning(cluster: Cluster, topic: str) -> MessageId:
+    """Return where the topic begins, as the broker names it: also if nobody sees the entry that is there."""
+    with Subscription.reading(cluster, topic, EARLIEST) as subscription:
+        return subscription.next_place()
+
+
 def following_ids(cluster: Cluster, topic: str, places: Sequence[MessageId]) -> dict[MessageId, MessageId]:
     """Of the first entry that the topic has at each of these places or behind it, where there must be one.
 
