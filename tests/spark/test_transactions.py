@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark reads what is committed, nothing that was aborted, nothing behind an open transaction, and calls nothing lost."""
+"""Spark reads what is committed: nothing of aborted transactions, nothing behind open ones; and calls nothing lost."""
 
 from __future__ import annotations
 
