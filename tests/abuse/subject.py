@@ -466,7 +466,6 @@ def subject(
             "proxyRoles=proxy\n"
             "authorizationEnabled=true\n"
             f"brokerShutdownTimeoutMs={int(STOP_S_MAX * 1000) - 1000}\n"
-            "transactionCoordinatorEnabled=true\n"
         )
         arguments = ["--config", str(config), "--tls-port", str(tls_port)]
         arguments += ["--tls-cert", str(certificate.certificate), "--tls-key", str(certificate.key)]

@@ -274,7 +274,7 @@ STAGES: Final[Mapping[HoldKind, Staged]] = {
     HoldKind.COMMANDS: Staged(send_too_many_commands),
     HoldKind.NO_CONSUMER: Staged(have_no_consumer),
     HoldKind.RESETTING: Staged(be_reset),
-    HoldKind.TRANSACTION: Staged(leave_a_transaction_open, {"transactions": True}),
+    HoldKind.TRANSACTION: Staged(leave_a_transaction_open),
     HoldKind.FAILOVER_DELAY: Staged(change_the_active_consumer, {"failover_delay_s": 5.0}),
     HoldKind.UNREADABLE: Staged(fail_to_read),
     HoldKind.DISPATCH_RATE: Staged(exceed_a_dispatch_rate),

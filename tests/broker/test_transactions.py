@@ -29,12 +29,11 @@ if TYPE_CHECKING:
 OTHER = "persistent://public/default/other"
 NAME = TopicName.parse(TOPIC)
 DAY_MS = 24 * 3_600_000
-ON: dict[str, Any] = {"transactions": True}
 
 
 @pytest_asyncio.fixture
 async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
-    async with running(tmp_path, **ON) as harness:
+    async with running(tmp_path) as harness:
         yield harness
 
 
@@ -86,7 +85,7 @@ async def test_a_client_finds_the_coordinator(harness: Harness) -> None:
 
 
 async def test_a_broker_without_transactions_says_so_at_once(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
+    async with running(tmp_path, transactions=False) as harness:
         peer = await connected(harness)
         about = {"topic": COORDINATORS, "metadata_auto_creation_enabled": False}
         answer = await peer.client.request(Type.PARTITIONED_METADATA, Type.PARTITIONED_METADATA_RESPONSE, **about)
@@ -100,7 +99,7 @@ async def test_a_broker_without_transactions_says_so_at_once(tmp_path: Path) -> 
 async def test_no_two_transactions_ever_have_the_same_id(tmp_path: Path) -> None:
     seen = []
     for _ in range(2):
-        async with running(tmp_path, **ON) as harness:
+        async with running(tmp_path) as harness:
             peer = await connected(harness)
             seen += [await peer.open() for _ in range(2)]
     assert len(set(seen)) == 4
@@ -245,11 +244,11 @@ async def test_non_persistent_topics_have_no_transactions(harness: Harness) -> N
 
 
 async def test_the_same_end_twice_is_one_and_another_end_is_refused(tmp_path: Path) -> None:
-    async with running(tmp_path, **ON) as harness:
+    async with running(tmp_path) as harness:
         peer = await producing(harness)
         transaction = await sending(peer, b"1")
         await peer.commit(transaction)
-    async with running(tmp_path, **ON) as harness:
+    async with running(tmp_path) as harness:
         peer = await connected(harness)
         await peer.commit(transaction)
         with pytest.raises(Refused, match=r"Transaction \(0,0\) is committed") as refused:
@@ -307,7 +306,7 @@ async def test_many_that_were_left_open_are_aborted_some_in_a_turn(harness: Harn
 
 
 async def test_only_so_many_are_open(tmp_path: Path) -> None:
-    async with running(tmp_path, **ON, transactions_max=2) as harness:
+    async with running(tmp_path, transactions_max=2) as harness:
         peer = await connected(harness)
         first = await peer.open()
         await peer.open()
@@ -319,7 +318,7 @@ async def test_only_so_many_are_open(tmp_path: Path) -> None:
 
 
 async def test_a_client_that_opens_and_leaves_costs_memory_until_the_timeout(tmp_path: Path) -> None:
-    async with running(tmp_path, **ON, dispatch_bytes=10_000) as harness:
+    async with running(tmp_path, dispatch_bytes=10_000) as harness:
         peer = await connected(harness)
         for _ in range(10):
             await peer.open()
@@ -341,7 +340,7 @@ async def test_a_timeout_has_limits(harness: Harness, timeout_ms: int) -> None:
 
 
 async def restarted(tmp_path: Path, how: str, *payloads: bytes, named: bool = True) -> TransactionId:
-    async with running(tmp_path, **ON) as harness:
+    async with running(tmp_path) as harness:
         peer = await producing(harness)
         await peer.subscribe()
         await peer.publish(b"before")
@@ -355,7 +354,7 @@ async def restarted(tmp_path: Path, how: str, *payloads: bytes, named: bool = Tr
 @pytest.mark.parametrize("named", [True, False])
 async def test_an_open_transaction_goes_on_after_a_restart(tmp_path: Path, *, named: bool) -> None:
     transaction = await restarted(tmp_path, "open", b"1", b"2", named=named)
-    async with running(tmp_path, **ON) as harness:
+    async with running(tmp_path) as harness:
         peer = await producing(harness)
         await peer.subscribe()
         assert await peer.payloads(1) == [b"before"]
@@ -368,12 +367,12 @@ async def test_an_open_transaction_goes_on_after_a_restart(tmp_path: Path, *, na
 @pytest.mark.parametrize("how", ["open", "aborted"])
 async def test_what_is_aborted_stays_aborted_after_a_restart(tmp_path: Path, how: str) -> None:
     transaction = await restarted(tmp_path, how, b"1", b"2", named=False)
-    async with running(tmp_path, **ON) as harness:
+    async with running(tmp_path) as harness:
         peer = await connected(harness)
         await peer.abort(transaction)
         await peer.subscribe()
         assert await peer.payloads(2) == [b"before", b"after"]
-    async with running(tmp_path, **ON) as harness:
+    async with running(tmp_path) as harness:
         peer = await connected(harness)
         for consumer_id, name in enumerate(("s", "new")):
             await peer.subscribe(SHARED, name=name, consumer_id=consumer_id)
@@ -383,7 +382,7 @@ async def test_what_is_aborted_stays_aborted_after_a_restart(tmp_path: Path, how
 
 async def test_a_timeout_goes_on_over_a_restart(tmp_path: Path) -> None:
     await restarted(tmp_path, "open", b"1")
-    async with running(tmp_path, **ON) as harness:
+    async with running(tmp_path) as harness:
         harness.clock.advance(ms=MINUTE_MS)
         await until(lambda: harness.broker.transactions.timed_out_total == 1)
         peer = await connected(harness)
@@ -492,20 +491,20 @@ async def test_after_an_abort_another_transaction_may_acknowledge(harness: Harne
 
 
 async def test_pending_acknowledgements_survive_a_restart(tmp_path: Path) -> None:
-    async with running(tmp_path, **ON) as harness:
+    async with running(tmp_path) as harness:
         peer = await producing(harness)
         await peer.subscribe(SHARED)
         await peer.publish(b"1", b"2", b"3")
         received = await peer.messages(3)
         transaction = await acknowledging(peer, received[0], received[2])
-    async with running(tmp_path, **ON) as harness:
+    async with running(tmp_path) as harness:
         peer = await connected(harness)
         await peer.subscribe(SHARED)
         assert await peer.payloads(1) == [b"2"]
         await nothing_more(harness, peer)
         await peer.commit(transaction)
         assert subscription_of(harness).backlog == 1
-    async with running(tmp_path, **ON) as harness:
+    async with running(tmp_path) as harness:
         await harness.broker.topics.load(NAME)
         assert subscription_of(harness).backlog == 1
 

@@ -103,7 +103,7 @@ class Brokers:
 @asynccontextmanager
 async def brokers_of(directory: Path, count: int = 2) -> AsyncIterator[Brokers]:
     silent: set[int] = set()
-    async with several(directory, count, silent=silent, transactions=True) as harnesses:
+    async with several(directory, count, silent=silent) as harnesses:
         brokers = Brokers(harnesses, silent)
         await brokers.connect()
         yield brokers
@@ -398,7 +398,7 @@ async def test_adding_a_topic_of_a_broker_that_does_not_answer_fails_in_time(bro
 async def test_a_stop_does_not_wait_for_a_broker_that_does_not_answer(tmp_path: Path) -> None:
     silent: set[int] = set()
     loop = asyncio.get_running_loop()
-    async with several(tmp_path, silent=silent, transactions=True) as harnesses:
+    async with several(tmp_path, silent=silent) as harnesses:
         before = Brokers(harnesses, silent)
         await before.connect()
         first, second = await before.sending(), await before.sending()
@@ -416,7 +416,7 @@ async def test_a_stop_does_not_wait_for_a_broker_that_does_not_answer(tmp_path: 
 
 async def test_a_broker_that_is_being_started_is_waited_for(tmp_path: Path) -> None:
     writers: list[Writer] = []
-    async with several(tmp_path, writers=writers, transactions=True) as harnesses:
+    async with several(tmp_path, writers=writers) as harnesses:
         brokers = Brokers(harnesses, set())
         await brokers.connect()
         members = dict(harnesses[0].broker.membership.members)
@@ -433,7 +433,7 @@ async def test_a_broker_that_is_being_started_is_waited_for(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("commit", [True, False])
 async def test_a_transaction_of_several_brokers_goes_on_after_a_new_start(tmp_path: Path, commit: bool) -> None:
-    async with several(tmp_path, transactions=True) as harnesses:
+    async with several(tmp_path) as harnesses:
         before = Brokers(harnesses, set())
         await before.connect()
         transaction = await before.sending()
@@ -448,7 +448,7 @@ async def test_a_transaction_of_several_brokers_goes_on_after_a_new_start(tmp_pa
 
 async def test_a_commit_is_carried_out_after_a_new_start(tmp_path: Path) -> None:
     silent: set[int] = set()
-    async with several(tmp_path, silent=silent, transactions=True) as harnesses:
+    async with several(tmp_path, silent=silent) as harnesses:
         before = Brokers(harnesses, silent)
         await before.connect()
         transaction = await before.sending()
@@ -462,7 +462,7 @@ async def test_a_commit_is_carried_out_after_a_new_start(tmp_path: Path) -> None
 
 
 async def test_a_commit_that_was_only_decided_is_carried_out_after_a_new_start(tmp_path: Path) -> None:
-    async with several(tmp_path, transactions=True) as harnesses:
+    async with several(tmp_path) as harnesses:
         before = Brokers(harnesses, set())
         await before.connect()
         transaction = await before.sending()
@@ -478,7 +478,7 @@ async def test_a_commit_that_was_only_decided_is_carried_out_after_a_new_start(t
 @pytest.mark.parametrize("decided", [True, False])
 async def test_transactions_of_a_coordinator_that_was_left_out_of_a_start_end(tmp_path: Path, decided: bool) -> None:
     """Nobody can ask it any more: what is decided is committed, the rest is aborted."""
-    async with several(tmp_path, 3, transactions=True) as harnesses:
+    async with several(tmp_path, 3) as harnesses:
         before = Brokers(harnesses, set())
         await before.connect()
         transaction = await before.peers[2].open(coordinator=2)

@@ -16,7 +16,7 @@ from penstock.core.position import Position
 from penstock.storage.transaction_rows import TopicTransactions
 from penstock.wire import codec
 from tests.broker.consuming import KEY_SHARED, SHARED, nothing_more, pass_time, subscription_of
-from tests.broker.test_transactions import ON, acknowledging, connected, producing, sending
+from tests.broker.test_transactions import acknowledging, connected, producing, sending
 from tests.net.harness import TOPIC, Harness, running, topic_of, until
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Type = codec.BaseCommand.Type
 
 @pytest_asyncio.fixture
 async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
-    async with running(tmp_path, **ON) as harness:
+    async with running(tmp_path) as harness:
         yield harness
 
 
@@ -211,7 +211,7 @@ async def test_what_subscribes_during_a_transaction_at_the_end_gets_it(harness: 
 
 
 async def test_aborted_entries_are_forgotten_when_they_are_trimmed(tmp_path: Path) -> None:
-    async with running(tmp_path, **ON) as harness:
+    async with running(tmp_path) as harness:
         peer = await producing(harness)
         await peer.subscribe()
         await peer.abort(await sending(peer, b"1"))
@@ -227,7 +227,7 @@ async def test_aborted_entries_are_forgotten_when_they_are_trimmed(tmp_path: Pat
         load = partial(harness.broker.catalog.transactions.load, topic.ledger_id, loaded.append)
         await harness.broker.changes.stored(load)
         assert loaded == [TopicTransactions([], [], [])]
-    async with running(tmp_path, **ON) as harness:
+    async with running(tmp_path) as harness:
         assert (await harness.broker.topics.load(NAME)).transactions is None
 
 

@@ -182,8 +182,7 @@ def _serving(under: Under) -> Iterator[list[tuple[str, str]]]:
             address = stack.enter_context(BROKERS[under.peer](settings={"transactionCoordinatorEnabled": "true"}))
             urls, admin_urls = [address.url], [address.admin_url]
         else:
-            enabled = {"PENSTOCK_TRANSACTION_COORDINATOR_ENABLED": "true"}
-            cluster = stack.enter_context(Cluster(scratch / "data", under.brokers, environment=enabled))
+            cluster = stack.enter_context(Cluster(scratch / "data", under.brokers))
             urls, admin_urls = cluster.urls, cluster.admin_urls
         if under.proxied:
             proxy = stack.enter_context(proxy_before(urls, admin_urls, scratch / "proxy.log"))

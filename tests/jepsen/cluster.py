@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from tests.jepsen.history import History
 
 BROKERS_MAX: Final = 4
-TRANSACTIONS: Final = {"PENSTOCK_TRANSACTION_COORDINATOR_ENABLED": "true"}
 TAKEN: Final = "cannot be opened: Address already in use"
 PROXY_SETTINGS: Final = "brokerProxyAllowedIPAddresses=127.0.0.1\nbrokerProxyAllowedTargetPorts=*\n"
 
@@ -36,9 +35,7 @@ class Brokers:
         self._chance = chance
         self._scratch = scratch
         self._port = free_ports(2 * BROKERS_MAX)
-        self.cluster = Cluster(
-            scratch / "data", chance.randint(1, BROKERS_MAX), environment=disk.environment | TRANSACTIONS
-        )
+        self.cluster = Cluster(scratch / "data", chance.randint(1, BROKERS_MAX), environment=disk.environment)
         self._proxy: ProxyProcess | None = None
         self._runs = False
         self._up = asyncio.Lock()

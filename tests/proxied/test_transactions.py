@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 async def test_a_proxy_passes_transactions_on(tmp_path: Path) -> None:
     async with (
-        running(tmp_path, transactions=True, keep_alive_ns=KEEP_ALIVE_NS) as broker,
+        running(tmp_path, keep_alive_ns=KEEP_ALIVE_NS) as broker,
         proxied(broker, authenticates=False) as proxy,
     ):
         looking = await proxy.connected("")

@@ -55,16 +55,12 @@ GRANTS: Final = {READER: ["consume"], WRITER: ["produce"]}
 
 
 @asynccontextmanager
-async def guarded(
-    directory: Path, keys: Callable[[BrokerLimits], Keys] = NoKeys, *, transactions: bool = False
-) -> AsyncIterator[Harness]:
+async def guarded(directory: Path, keys: Callable[[BrokerLimits], Keys] = NoKeys) -> AsyncIterator[Harness]:
     """The broker, with its tenant, its namespace and what is granted on it."""
     options = ProviderOptions(methods=frozenset({"token"}), token_secret_key=data_url(SECRET))
     rules = AccessRules(authorizing=True, super_user_roles=frozenset({ROOT}))
     authenticator = Authenticator(options)
-    async with running(
-        directory, authenticator=authenticator, keys=keys, access=rules, transactions=transactions
-    ) as harness:
+    async with running(directory, authenticator=authenticator, keys=keys, access=rules) as harness:
         await administer(harness, TENANT, OWNER, NAMESPACE, GRANTS)
         await administer(harness, "other", STRANGER, "other/ns", {STRANGER: ["produce", "consume"]})
         yield harness

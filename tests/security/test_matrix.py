@@ -117,7 +117,7 @@ RIDE_ALONG = {
 }
 # About the connection itself.
 OF_THE_CONNECTION = {Type.CONNECT, Type.AUTH_RESPONSE, Type.PING, Type.PONG}
-# Refused to everybody, unless transactions are enabled; see the end of this file.
+# About a transaction of the asker, whatever it may do; see the end of this file.
 OF_TRANSACTIONS = {
     Type.NEW_TXN,
     Type.ADD_PARTITION_TO_TXN,
@@ -391,7 +391,7 @@ async def with_topic(harness: Harness) -> None:
 @pytest.mark.parametrize("role", ROLES)
 async def test_a_transaction_may_do_what_its_role_may(tmp_path: Path, role: str) -> None:
     named = [{"topic": TOPIC, "subscription": "s"}]
-    async with guarded(tmp_path, transactions=True) as harness:
+    async with guarded(tmp_path) as harness:
         await with_topic(harness)
         client = await connected(harness, role)
         assignment = f"{COORDINATORS}-partition-0"
@@ -410,7 +410,7 @@ async def test_a_transaction_may_do_what_its_role_may(tmp_path: Path, role: str)
 
 
 async def test_the_transaction_of_another_role_is_out_of_reach(tmp_path: Path) -> None:
-    async with guarded(tmp_path, transactions=True) as harness:
+    async with guarded(tmp_path) as harness:
         await with_topic(harness)
         ids = await opened(await connected(harness, OWNER))
         client = await connected(harness, WRITER)

@@ -206,8 +206,8 @@ BODIES: Final[Mapping[str, Any]] = {
     "POST /admin/v2/resource-quotas": {"msgRateIn": 5.0},
     "POST /admin/v2/resource-quotas/{tenant}/{namespace}/{bundle}": {"msgRateIn": 5.0},
 }
-# Policies that shut roles out, or are carried out in the background.
-LASTING: Final = {"subscriptionAuthMode", "deduplication", "deduplicationEnabled"}
+# Policies that shut roles or clusters out, or are carried out in the background.
+LASTING: Final = {"subscriptionAuthMode", "deduplication", "deduplicationEnabled", "allowedClusters"}
 # By the last part of the path.
 POLICIES: Final[Mapping[str, Any]] = {
     **{resource.path: resource.example for resource in (*OF_NAMESPACES, *OF_TOPICS)},
@@ -221,15 +221,8 @@ OTHERWISE: Final = {
     "DELETE /admin/v2/brokers/configuration/{key}": 412,
     "GET /admin/v2/brokers/{cluster}/{broker}/ownedNamespaces": 404,  # of another broker
     "GET /admin/v3/why/producers/{producer}": 404,
-    "GET /admin/v3/transactions/coordinatorStats": 405,  # they are not enabled
-    "GET /admin/v3/transactions/slowTransactions/{timeout_ms}": 405,
-    "GET /admin/v3/transactions/transactionMetadata/{coordinator}/{number}": 405,
-    "POST /admin/v3/transactions/abortTransaction/{coordinator}/{number}": 405,
-    "GET /admin/v3/transactions/transactionBufferStats/{tenant}/{namespace}/{topic}": 405,
-    "GET /admin/v3/transactions/transactionInBufferStats/{tenant}/{namespace}/{topic}/{coordinator}/{number}": 405,
-    "GET /admin/v3/transactions/pendingAckStats/{tenant}/{namespace}/{topic}/{subscription}": 405,
-    "GET /admin/v3/transactions/transactionInPendingAckStats/{tenant}/{namespace}/{topic}/{subscription}"
-    "/{coordinator}/{number}": 405,
+    "GET /admin/v3/transactions/transactionMetadata/{coordinator}/{number}": 404,  # none is open
+    "POST /admin/v3/transactions/abortTransaction/{coordinator}/{number}": 404,
     "GET T/ledger/{ledger}/entry/{entry}": 404,  # of another topic
     "DELETE T/delayed/ledger/{ledger}/entry/{entry}": 404,
     "PUT T/offload": 405,

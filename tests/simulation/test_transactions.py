@@ -79,7 +79,6 @@ async def seen(harness: Harness) -> tuple[bool, bool, bool]:
 
 async def crash_at(world: World, step: int, how: str, *, kill: bool) -> bool:
     """Whether the transaction had ended before that step."""
-    world.limits = {"transactions": True}
     await world.start()
     assert world.harness is not None
     peers = await prepare(world.harness)

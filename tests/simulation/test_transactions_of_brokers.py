@@ -57,7 +57,7 @@ class BrokersWorld(World):
         self._writers = []
 
         async def start() -> None:
-            self.harnesses = await begin(self._stack, DATA, BROKERS, writers=self._writers, transactions=True)
+            self.harnesses = await begin(self._stack, DATA, BROKERS, writers=self._writers)
 
         await self.in_broker(start)
         self.harness = self.harnesses[0]

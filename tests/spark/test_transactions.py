@@ -14,7 +14,6 @@ from penstock.spark.client.message_id import EARLIEST, MessageId
 from penstock.spark.client.reader import ReadOptions, read
 from penstock.spark.client.short_ranges import read_many
 from penstock.spark.offsets import TopicRange
-from penstock.testing.process import BrokerProcess
 from tests.spark.numbered import end_of
 from tests.spark.test_client import endpoint_of, values_of
 from tests.spark.transacting import Transactions
@@ -25,28 +24,20 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from penstock.testing.process import BrokerProcess
+
 IN_TIME_S = 5.0  # far less than after which a reader doubts that something comes
 
 
-@pytest.fixture(scope="module")
-def transacting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker whose clients may use transactions."""
-    directory = tmp_path_factory.mktemp("transacting")
-    config = directory / "broker.conf"
-    config.write_text("transactionCoordinatorEnabled=true\n", encoding="utf-8")
-    with BrokerProcess(directory / "data", ["--config", str(config)]) as process:
-        yield process
-
-
 @pytest.fixture
-def cluster(transacting: BrokerProcess) -> Iterator[Cluster]:
-    with Cluster(endpoint_of(transacting.url)) as cluster:
+def cluster(broker: BrokerProcess) -> Iterator[Cluster]:
+    with Cluster(endpoint_of(broker.url)) as cluster:
         yield cluster
 
 
 @pytest.fixture
-def client(transacting: BrokerProcess, topic: str) -> Iterator[Transactions]:
-    with Transactions(transacting.port, topic) as client:
+def client(broker: BrokerProcess, topic: str) -> Iterator[Transactions]:
+    with Transactions(broker.port, topic) as client:
         yield client
 
 
@@ -89,11 +80,11 @@ def test_ranges_that_begin_or_end_between_aborted_messages_are_whole(
     assert [values(cluster, topic, *part) for part in parts] == [[], [], [b"a"], [], [], [b"b"]]
 
 
-def test_several_ranges_of_a_task_pass_them_over_too(cluster: Cluster, transacting: BrokerProcess, topic: str) -> None:
+def test_several_ranges_of_a_task_pass_them_over_too(cluster: Cluster, broker: BrokerProcess, topic: str) -> None:
     ranges = []
     for number in range(3):
         name = f"{topic}-{number}"
-        with Transactions(transacting.port, name) as client:
+        with Transactions(broker.port, name) as client:
             client.aborted(b"x")
             client.committed(b"a%d" % number)
             client.aborted(b"x")
@@ -122,7 +113,7 @@ def frame_of(spark: SparkSession, url: str, topic: str, **options: Any) -> DataF
 
 
 def test_a_stream_with_limits_reads_each_committed_message_once(
-    spark: SparkSession, transacting: BrokerProcess, client: Transactions, topic: str, tmp_path: Path
+    spark: SparkSession, broker: BrokerProcess, client: Transactions, topic: str, tmp_path: Path
 ) -> None:
     for number in range(40):
         client.aborted(*[b"x"] * (number % 4))
@@ -131,7 +122,7 @@ def test_a_stream_with_limits_reads_each_committed_message_once(
             client.plain(b"p%d" % number)
     committed = {f"c{number}" for number in range(40)} | {f"p{number}" for number in range(0, 40, 5)}
     out = str(tmp_path / "out")
-    rows = frame_of(spark, transacting.url, topic, stream=True, maxOffsetsPerTrigger="7").selectExpr(
+    rows = frame_of(spark, broker.url, topic, stream=True, maxOffsetsPerTrigger="7").selectExpr(
         "CAST(value AS STRING) AS value"
     )
     query = (
@@ -143,5 +134,5 @@ def test_a_stream_with_limits_reads_each_committed_message_once(
     assert query.awaitTermination(120)
     found = [row.value for row in spark.read.parquet(out).collect()]
     assert sorted(found) == sorted(committed)
-    batch = frame_of(spark, transacting.url, topic).selectExpr("CAST(value AS STRING) AS value").collect()
+    batch = frame_of(spark, broker.url, topic).selectExpr("CAST(value AS STRING) AS value").collect()
     assert sorted(row.value for row in batch) == sorted(committed)

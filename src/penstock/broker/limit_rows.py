@@ -209,8 +209,8 @@ class TransactionLimits:
     transactions: bool = row(
         "transactionCoordinatorEnabled",
         switch,
-        False,
-        "Whether clients may use transactions.",
+        True,
+        "Whether clients may use transactions. Those that use none cost nothing; Apache Pulsar's default is `false`.",
     )
     transactions_max: int = dynamic(
         "maxActiveTransactionsPerCoordinator",
