@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A table of topics with their rates, of which pages are shown: searched, sorted and cut here, not in a browser.
 
-Why columns: a hundred thousand topics are a few megabytes this way, and ten consoles that look at them share one table.
+Why orders are kept: ten consoles that look at one table, and each of their next pages, sort it once.
 Why in portions: the broker's loop runs on another thread of the same interpreter, and must get its turn meanwhile.
-Where: `looks` fills one from a snapshot; the routes of the console show its pages.
+Where: `looks` makes one of the columns that the broker has read; the routes of the console show its pages.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import asyncio
 from array import array
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
+from penstock.broker.stats.topic_rows import RATES, WHOLE
 from penstock.stats.reading import Pace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
-    from penstock.broker.stats.snapshot import TopicSnapshot
+    from penstock.broker.stats.topic_rows import TopicColumns
 
 Json: TypeAlias = "dict[str, Any]"
 Sort: TypeAlias = Literal["name", "in", "out", "backlog", "producers", "consumers"]
@@ -26,10 +27,8 @@ Sort: TypeAlias = Literal["name", "in", "out", "backlog", "producers", "consumer
 ROWS_PER_TURN: Final = 1_000
 # Rows of an order that can be paged through. What comes later is found by searching.
 PAGED_MAX: Final = 2_000
-_WHOLE: Final = ("msgBacklog", "publishers", "consumers", "subscriptions")
-# Of all loaded topics in sum, since they were loaded.
-_COUNTED: Final = ("messagesIn", "bytesIn", "messagesOut", "bytesOut", "unacked", "delayed")
-_RATES: Final = ("msgRateIn", "msgThroughputIn", "msgRateOut", "msgThroughputOut")
+# Orders that a table keeps: of a few consoles, each with its search.
+ORDERS_MAX: Final = 16
 # What a table is sorted by, largest first.
 _SORTED_BY: Final = {
     "in": "msgRateIn",
@@ -56,124 +55,129 @@ class Wanted(NamedTuple):
     first: int
 
 
+class _Order(NamedTuple):
+    """Rows that were found: how many, their sums, and the first ones."""
+
+    total: int
+    sums: Json
+    rows: array[int]
+
+
 class TopicTable:
     """All topics of one broker at one moment."""
 
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self._loaded = array("b")
-        self._whole = {name: array("q") for name in _WHOLE}
-        self._rates = {name: array("d") for name in _RATES}
-        self._counted = dict.fromkeys(_COUNTED, 0)
+    def __init__(self, topics: TopicColumns) -> None:
+        self._topics = topics
+        self._orders: dict[Wanted, _Order] = {}
+        self._tenants: dict[str, Json] | None = None
+        self._sorting = asyncio.Lock()
+
+    @property
+    def taken_at_ms(self) -> int:
+        return self._topics.taken_at_ms
 
     @property
     def rows_read(self) -> int:
         """Number of loaded topics and their subscriptions."""
-        return sum(self._loaded) + sum(self._whole["subscriptions"])
+        subscriptions: int = sum(self._topics.columns["subscriptions"])
+        return self._topics.loaded + subscriptions
 
     @property
     def size_bytes(self) -> int:
-        """Memory of its columns. The names are those of the topics themselves."""
-        columns = (self._loaded, *self._columns().values())
-        return 8 * len(self.names) + sum(column.itemsize * len(column) for column in columns)
-
-    def _columns(self) -> dict[str, array[Any]]:
-        return {**self._whole, **self._rates}
-
-    async def fill(self, topics: Iterable[TopicSnapshot], others: Iterable[str]) -> None:
-        """Add loaded topics, and the names of those that are not loaded, which have no rates."""
-        pace = Pace(ROWS_PER_TURN)
-        loaded = set()
-        for topic in topics:
-            subscriptions = topic.subscriptions
-            backlog = sum(each.backlog for each in subscriptions)
-            consumers = sum(each.consumers for each in subscriptions)
-            out = sum(each.message_rate_out for each in subscriptions)
-            out_bytes = sum(each.byte_rate_out for each in subscriptions)
-            whole = (backlog, topic.producers, consumers, len(subscriptions))
-            self._add(topic.name, whole, (topic.message_rate_in, topic.byte_rate_in, out, out_bytes), loaded=True)
-            self._count(topic)
-            loaded.add(topic.name)
-            await pace.rows(1 + len(subscriptions))
-        for name in others:
-            if name not in loaded:  # It was loaded since these names were read.
-                self._add(name, (0, 0, 0, 0), (0.0, 0.0, 0.0, 0.0), loaded=False)
-            await pace.rows(1)
+        """Memory of its columns, and of all orders that it may keep."""
+        return self._topics.size_bytes + 8 * ORDERS_MAX * min(PAGED_MAX, len(self._topics.names))
 
     def totals(self) -> Json:
         """Return the sums of all topics."""
-        sums: Json = {name: sum(column) for name, column in self._columns().items()}
-        return {"topics": len(self.names), "loaded": sum(self._loaded), **sums, **self._counted}
+        topics = self._topics
+        sums = {name: sum(column) for name, column in topics.columns.items()}
+        return {"topics": len(topics.names), "loaded": topics.loaded, **sums, **topics.counted}
 
     async def page(self, wanted: Wanted) -> Json:
         """Return the first rows, how many there are, and the sums of all of them."""
-        matches = await self._matches(wanted)
-        key = self._order(wanted.sort)
-        first: list[int] = []
-        for start in range(0, len(matches), ROWS_PER_TURN):
-            first = sorted([*first, *matches[start : start + ROWS_PER_TURN]], key=key)[: wanted.first]
-            await asyncio.sleep(0)
-        columns = self._columns()
-        sums: Json = dict.fromkeys(columns, 0)
-        for start in range(0, len(matches), ROWS_PER_TURN):
-            for name, column in columns.items():
-                sums[name] += sum(column[row] for row in matches[start : start + ROWS_PER_TURN])
-            await asyncio.sleep(0)
-        return {"total": len(matches), "sums": sums, "topics": [self._row(row) for row in first]}
+        order = await self._order(wanted._replace(first=PAGED_MAX))
+        return {
+            "total": order.total,
+            "sums": order.sums,
+            "topics": [self._row(row) for row in order.rows[: wanted.first]],
+        }
 
     async def by_tenant(self) -> dict[str, Json]:
         """Return the sums of each tenant that has topics."""
-        sums: dict[str, Json] = {}
-        columns = self._columns()
-        pace = Pace(ROWS_PER_TURN)
-        for row, name in enumerate(self.names):
-            tenant = name.split("/", 3)[2]
-            of = sums.setdefault(tenant, {"topics": 0, **dict.fromkeys(columns, 0)})
-            of["topics"] += 1
-            for column, numbers in columns.items():
-                of[column] += numbers[row]
-            await pace.rows(1)
-        return sums
+        async with self._sorting:
+            if self._tenants is None:
+                self._tenants = await self._sums_of_tenants()
+            return self._tenants
 
-    async def _matches(self, wanted: Wanted) -> array[int]:
+    async def _order(self, wanted: Wanted) -> _Order:
+        async with self._sorting:  # Those who want the same at once wait for one.
+            order = self._orders.pop(wanted, None)
+            if order is None:
+                matches = await self._matches(wanted)
+                order = _Order(len(matches), await self._sums(matches), await self._first(matches, wanted.sort))
+            self._orders[wanted] = order  # Behind those that were asked for earlier.
+            if len(self._orders) > ORDERS_MAX:
+                del self._orders[next(iter(self._orders))]
+            return order
+
+    async def _matches(self, wanted: Wanted) -> Sequence[int]:
         words = wanted.search.lower().split()
+        names = self._topics.names
+        if not wanted.within and not words:
+            return range(len(names))
         inside = (f"persistent://{wanted.within}", f"non-persistent://{wanted.within}")
         found = array("l")
         pace = Pace(ROWS_PER_TURN)
-        for row, name in enumerate(self.names):
+        for row, name in enumerate(names):
             if name.startswith(inside) and (not words or _has_all(name.lower(), words)):
                 found.append(row)
             await pace.rows(1)
         return found
 
-    def _order(self, sort: Sort) -> Callable[[int], Any]:
-        names = self.names
+    async def _sums(self, matches: Sequence[int]) -> Json:
+        sums: Json = dict.fromkeys(self._topics.columns, 0)
+        for start in range(0, len(matches), ROWS_PER_TURN):
+            rows = matches[start : start + ROWS_PER_TURN]
+            for name, column in self._topics.columns.items():
+                sums[name] += sum(map(column.__getitem__, rows))
+            await asyncio.sleep(0)
+        return sums
+
+    async def _first(self, matches: Sequence[int], sort: Sort) -> array[int]:
+        """Return the first `PAGED_MAX` of these rows."""
+        key = self._key(sort)
+        first: list[Any] = []
+        for start in range(0, len(matches), ROWS_PER_TURN):
+            keys = map(key, matches[start : start + ROWS_PER_TURN])
+            # Most rows of a large table come behind all that are kept.
+            kept = [*keys] if len(first) < PAGED_MAX else [one for one in keys if one < first[-1]]
+            if kept:
+                first = sorted([*first, *kept])[:PAGED_MAX]
+            await asyncio.sleep(0)
+        return array("l", [row for *_key, row in first])
+
+    def _key(self, sort: Sort) -> Callable[[int], tuple[Any, ...]]:
+        names = self._topics.names
         if sort == "name":
-            return names.__getitem__
-        column = self._columns()[_SORTED_BY[sort]]
-        return lambda row: (-column[row], names[row])
+            return lambda row: (names[row], row)
+        column = self._topics.columns[_SORTED_BY[sort]]
+        return lambda row: (-column[row], names[row], row)
 
-    def _add(self, name: str, whole: Iterable[int], rates: Iterable[float], *, loaded: bool) -> None:
-        self.names.append(name)
-        self._loaded.append(loaded)
-        for numbers, number in zip(self._whole.values(), whole, strict=True):
-            numbers.append(number)
-        for floats, rate in zip(self._rates.values(), rates, strict=True):
-            floats.append(rate)
-
-    def _count(self, topic: TopicSnapshot) -> None:
-        subscriptions = topic.subscriptions
-        counted = self._counted
-        counted["messagesIn"] += topic.messages_in
-        counted["bytesIn"] += topic.bytes_in
-        counted["messagesOut"] += topic.messages_out
-        counted["bytesOut"] += topic.bytes_out
-        counted["unacked"] += sum(each.unacked for each in subscriptions)
-        counted["delayed"] += sum(each.delayed for each in subscriptions)
+    async def _sums_of_tenants(self) -> dict[str, Json]:
+        sums: dict[str, Json] = {}
+        columns = self._topics.columns
+        pace = Pace(ROWS_PER_TURN)
+        for row, name in enumerate(self._topics.names):
+            of = sums.setdefault(name.split("/", 3)[2], nothing())
+            of["topics"] += 1
+            for column, numbers in columns.items() if row < self._topics.loaded else ():
+                of[column] += numbers[row]
+            await pace.rows(1)
+        return sums
 
     def _row(self, row: int) -> Json:
-        numbers = {name: column[row] for name, column in self._columns().items()}
-        return {"name": self.names[row], "loaded": bool(self._loaded[row]), **numbers}
+        numbers = {name: column[row] for name, column in self._topics.columns.items()}
+        return {"name": self._topics.names[row], "loaded": row < self._topics.loaded, **numbers}
 
 
 def joined(pages: Iterable[Json], sort: Sort, offset: int, limit: int) -> Json:
@@ -188,7 +192,7 @@ def joined(pages: Iterable[Json], sort: Sort, offset: int, limit: int) -> Json:
 
 def nothing() -> Json:
     """Return the sums of a tenant without topics."""
-    return dict.fromkeys(("topics", *_WHOLE, *_RATES), 0)
+    return dict.fromkeys(("topics", *WHOLE, *RATES), 0)
 
 
 def _has_all(name: str, words: Iterable[str]) -> bool:

@@ -59,7 +59,7 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
     @router.get(OVERVIEW, dependencies=[needs.superuser], **_shows(models.Overview))
     async def overview(request: Request) -> JSONResponse:
         """Return traffic, health and memory of all brokers, and what waits there, by reason."""
-        own = (await looks.now(request.scope[CHARGE].memory)).overview
+        own = await looks.overview.get(request.scope[CHARGE].memory)
         others, missing = await ask(lambda broker: broker.service.answers(OVERVIEW))
         brokers = [own, *(one for other in others for one in other["brokers"])]
         brokers.sort(key=lambda one: one["broker"])
@@ -68,12 +68,12 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
     async def page(request: Request, path: str, wanted: Wanted, offset: int) -> JSONResponse:
         """Return rows of all brokers: each of them sends its first ones, as far as this page."""
         wanted = wanted._replace(first=min(PAGED_MAX, offset + wanted.first))
-        look = await looks.now(request.scope[CHARGE].memory)
-        own = await look.topics.page(wanted)
+        table = await looks.topics.get(request.scope[CHARGE].memory)
+        own = await table.page(wanted)
         query = urlencode({"search": wanted.search, "sort": wanted.sort, "limit": wanted.first})
         others, missing = await ask(lambda broker: broker.service.answers(f"{path}?{query}"))
         found = joined([own, *others], wanted.sort, offset, max(0, wanted.first - offset))
-        return JSONResponse({**found, "takenAtMs": look.overview["takenAtMs"], "unanswered": missing})
+        return JSONResponse({**found, "takenAtMs": table.taken_at_ms, "unanswered": missing})
 
     @router.get(TOPICS, dependencies=[needs.superuser], **_shows(models.TopicPage))
     async def topics(
@@ -122,17 +122,15 @@ def _add_tenants(router: APIRouter, ask: Ask, looks: Looks, needs: Needs) -> Non
             return len(names), [_tenant(broker, one) for one in sorted(names)[offset : offset + limit]]
 
         total, rows = await ask(listed)
-        look = await looks.now(request.scope[CHARGE].memory)
-        own = await look.topics.by_tenant()
+        table = await looks.topics.get(request.scope[CHARGE].memory)
+        own = await table.by_tenant()
         query = urlencode({"search": search, "offset": offset, "limit": limit})
         others, missing = await ask(lambda broker: broker.service.answers(f"{TENANTS}?{query}"))
         sums = [own, *({row["tenant"]: row for row in other["tenants"]} for other in others)]
         for row in rows:
             found = [one[row["tenant"]] for one in sums if row["tenant"] in one]
             row.update({name: sum(one[name] for one in found) for name in nothing()})
-        return JSONResponse(
-            {"total": total, "tenants": rows, "takenAtMs": look.overview["takenAtMs"], "unanswered": missing}
-        )
+        return JSONResponse({"total": total, "tenants": rows, "takenAtMs": table.taken_at_ms, "unanswered": missing})
 
     @router.get(SETTINGS, dependencies=[needs.superuser], **_shows(list[models.SettingRow]))
     async def settings() -> JSONResponse:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.broker.stats.backlog_analysis import BacklogAnalysis
     from penstock.broker.stats.snapshot import Snapshots
     from penstock.broker.stats.stats_partitioned import PartitionedStats
+    from penstock.broker.stats.topic_rows import TopicRows
     from penstock.broker.stats.topic_stats import InternalStats, TopicStats
     from penstock.broker.stats.why import Why
 
@@ -65,5 +66,6 @@ class Administration:
     internal_stats: InternalStats
     backlogs: BacklogAnalysis
     snapshots: Snapshots
+    topic_rows: TopicRows
     transactions: TransactionAdmin
     why: Why

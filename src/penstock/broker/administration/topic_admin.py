@@ -7,9 +7,8 @@ An operation on a partitioned topic is applied to its partitions where Pulsar do
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from penstock.broker.elsewhere import of_topic
 from penstock.broker.topics.partitioned import KIND
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
     from penstock.broker.topics.topic_life import TopicLife
     from penstock.core.names import NamespaceName, TopicName
     from penstock.storage.catalog import Catalog
-
-# Records looked at in one turn of the loop: half a millisecond.
-RECORDS_PER_TURN: Final = 1_000
 
 
 class TopicAdmin:
@@ -84,16 +80,6 @@ class TopicAdmin:
                 f"{name} is a partitioned topic, instead of calling delete topic, please call delete-partitioned-topic."
             )
         await self._life.delete(name, force=force)
-
-    async def not_loaded(self) -> list[str]:
-        """Names of topics that this broker serves, and that nobody has used since it started."""
-        found: list[str] = []
-        records = [*self._catalog.topics()]
-        for start in range(0, len(records), RECORDS_PER_TURN):
-            own = filter(self._catalog.is_own, records[start : start + RECORDS_PER_TURN])
-            found += [record.name for record in own if self._topics.get(record.name) is None]
-            await asyncio.sleep(0)
-        return found
 
     def get_properties(self, name: TopicName) -> dict[str, str]:
         """Properties of a topic or partitioned topic. Raises TopicNotFound."""

@@ -28,6 +28,7 @@ from penstock.broker.elsewhere import NOWHERE
 from penstock.broker.stats.backlog_analysis import BacklogAnalysis
 from penstock.broker.stats.snapshot import Snapshots
 from penstock.broker.stats.stats_partitioned import PartitionedStats
+from penstock.broker.stats.topic_rows import TopicRows
 from penstock.broker.stats.topic_stats import InternalStats, TopicStats
 from penstock.broker.stats.why import Why
 from penstock.stats.limit_holds import LimitHolds
@@ -218,6 +219,7 @@ def administration(broker: Broker, *, for_peers: bool = False) -> Administration
             clock=broker.clock,
             disk_space=broker.disk_space,
         ),
+        topic_rows=TopicRows(broker.topics, catalog, broker.message_rates, broker.clock),
         transactions=TransactionAdmin(broker.transactions, broker.topics, finder, broker.clock, elsewhere),
         why=why,
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from penstock.core.units import NS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from penstock.broker.publishing.producer import Producer
     from penstock.broker.subscriptions.consumer import Consumer
@@ -98,20 +98,21 @@ class MessageRates:
 
     def rates_in(self, what: Topic | Producer) -> In:
         """Messages and bytes received per second."""
+        now = what.messages_in, what.bytes_in
         before = self._older.rates_in.get(_key(what), _NO_IN)
-        return In._make(self._grown((what.messages_in, what.bytes_in), before))
+        return _NO_IN if now == before else In(*self._grown(now, before))
 
     def rates_out(self, what: Subscription | Consumer) -> Out:
         """Messages and bytes delivered, and acknowledgements, per second."""
+        now = _out(what)
         before = self._older.rates_out.get(_key(what), _NO_OUT)
-        return Out._make(self._grown(_out(what), before))
+        return _NO_OUT if now == before else Out(*self._grown(now, before))
 
-    def _grown(self, now: Iterable[float], before: Iterable[float]) -> Iterator[float]:
+    def _grown(self, now: Iterable[float], before: Iterable[float]) -> list[float]:
         # A minimum of seconds, so that one message does not look like a high rate.
         seconds = max(1.0, (self._clock.monotonic_ns() - self._older.at_ns) / NS_PER_S)
-        for count, then in zip(now, before, strict=True):
-            # A counter below its sample belongs to a new object of the same name.
-            yield (count - then if count >= then else count) / seconds
+        # A counter below its sample belongs to a new object of the same name.
+        return [(count - then if count >= then else count) / seconds for count, then in zip(now, before, strict=True)]
 
 
 def _note_topic(notes: _Notes, topic: Topic) -> int:

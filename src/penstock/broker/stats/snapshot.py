@@ -22,7 +22,7 @@ from penstock.stats.reading import Taking, group_traffic, memory_rows, muted_con
 from penstock.stats.snapshot import ServerSnapshot, SharingSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
     from penstock.broker.health import Health
     from penstock.broker.publishing.ports import PublishedTopic
@@ -199,10 +199,18 @@ class Snapshots(Taking[BrokerSnapshot]):
         self._loop_turns = loop_turns
         self._publish_times = publish_times
         super().__init__(self._read_all, clock)
+        # The same without topics, whatever their number; what waits there is counted.
+        self.without_topics: Taking[BrokerSnapshot] = Taking(self._read_others, clock)
 
     async def _read_all(self, pace: Pace) -> BrokerSnapshot:
         """Read everything, in portions, so that the loop continues in between."""
         topics = [await self._topic(topic, pace) for topic in self._topics.loaded()]
+        return await self._with_topics(topics, pace)
+
+    async def _read_others(self, pace: Pace) -> BrokerSnapshot:
+        return await self._with_topics((), pace)
+
+    async def _with_topics(self, topics: Iterable[TopicSnapshot], pace: Pace) -> BrokerSnapshot:
         connections = self._connections
         now_ns = self._clock.monotonic_ns()
         request_memory = connections.memory.snapshot(now_ns)
