@@ -655,7 +655,7 @@ async def test_why_names_the_role_that_holds_a_topic(harness: Harness) -> None:
 
 
 async def test_a_broker_without_transactions_has_no_metrics_of_them(tmp_path: Path) -> None:
-    async with running(tmp_path) as harness:
+    async with running(tmp_path, transactions=False) as harness:
         assert (await administration(harness.broker).snapshots.take()).transactions is None
 
 

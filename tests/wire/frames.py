@@ -95,7 +95,7 @@ class Heard:
 
 
 def rows_of(run: PublishRun) -> list[tuple[Any, ...]]:
-    """(producer id, sequence id, entry, messages, highest, unsealed, corrupt, rare command) of every row."""
+    """(producer id, sequence id, entry, messages, highest, unsealed, corrupt, transaction, rare command) of a row."""
     assert len(run.producer_ids) == len(run.sequence_ids) == len(run.offsets) == len(run.lengths)
     return [
         (
@@ -106,6 +106,7 @@ def rows_of(run: PublishRun) -> list[tuple[Any, ...]]:
             0 if run.highest is None else run.highest[row],
             row in run.unsealed,
             row in run.corrupt,
+            run.transaction_rows().get(row),
             run.rare[row].SerializeToString() if row in run.rare else None,
         )
         for row in range(len(run.offsets))

@@ -49,7 +49,7 @@ def sent(command: bytes, payload: bytes) -> Sent:
         producer_id=body.producer_id,
         sequence_id=body.sequence_id,
     )
-    for name in ("num_messages", "highest_sequence_id"):
+    for name in ("num_messages", "highest_sequence_id", "txnid_least_bits", "txnid_most_bits"):
         if body.HasField(name):
             setattr(plain, name, getattr(body, name))
     is_rare = plain.SerializeToString(deterministic=True) != body.SerializeToString(deterministic=True)
@@ -66,6 +66,7 @@ def sent(command: bytes, payload: bytes) -> Sent:
         body.highest_sequence_id,
         unsealed,
         not sound,
+        codec.transaction_of(body),
         body.SerializeToString() if is_rare else None,
     )
     return Sent(frame(command, payload), row)
@@ -137,12 +138,17 @@ sends = st.one_of(
 
 @st.composite
 def steady_sends(draw: st.DrawFn) -> list[Sent]:
-    """What producers really send: each its own growing sequence of messages and batches, interleaved."""
+    """What producers really send: each its own growing sequence of messages and batches, interleaved.
+
+    Some of them send in transactions, many messages of one after the other.
+    """
     following = draw(st.lists(uint64s.filter(lambda value: value < (1 << 64) - 100), min_size=1, max_size=4))
     ids = draw(st.lists(st.integers(0, 300), min_size=len(following), max_size=len(following), unique=True))
+    transactions: list[dict[str, int]] = [{}, {"txnid_least_bits": 300}, {"txnid_least_bits": 7, "txnid_most_bits": 2}]
+    turns = draw(st.lists(st.tuples(st.integers(0, len(following) - 1), st.integers(1, 4)), max_size=15))
     frames = []
-    for turn in draw(st.lists(st.integers(0, len(following) - 1), max_size=30)):
-        fields = {"producer_id": ids[turn], "sequence_id": following[turn]}
+    for turn in [turn for turn, times in turns for _ in range(times)]:
+        fields = {"producer_id": ids[turn], "sequence_id": following[turn], **draw(st.sampled_from(transactions))}
         batch = {}
         messages = draw(st.sampled_from([None, 1, 2, 99, 100, 127, 128, 1_000]))
         if messages is not None:

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from penstock.wire.events import PublishRun
+from penstock.core.transaction_id import TransactionId
+from penstock.wire.events import OfTransaction, PublishRun
 from penstock.wire.pulsar_pb2 import CommandSend
 
 
@@ -21,6 +22,7 @@ def run() -> PublishRun:
         refused={3: "no"},
         rare={1: CommandSend(producer_id=2, sequence_id=20)},
         unsealed=[0, 3],
+        transactions=[OfTransaction(0, 2, TransactionId(0, 7)), OfTransaction(3, 4, TransactionId(0, 8))],
     )
 
 
@@ -31,6 +33,7 @@ def test_a_part_of_a_run_has_its_own_bytes_and_all_that_is_said_of_its_rows() ->
     assert (part.producer_ids, part.sequence_ids) == ([2, 2], [20, 21])
     assert (part.message_counts, part.highest) == ([5, 7], [24, 27])
     assert (part.corrupt, part.refused, part.unsealed, list(part.rare)) == ([], {1: "no"}, [1], [0])
+    assert part.transaction_rows() == {0: TransactionId(0, 7), 1: TransactionId(0, 8)}
 
 
 def test_two_parts_are_charged_no_more_than_the_whole() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from penstock.core.transaction_id import TransactionId
 from penstock.wire.sends import LAYOUTS, LEARNT_MAX, SEND_HEAD_BYTES, Layout, layout_at, parse_ids
 from tests.wire.frames import send
 
@@ -48,5 +49,13 @@ def test_the_layout_of_a_frame_is_told_by_its_lengths() -> None:
 
 def test_ids_in_order_are_parsed_and_others_are_left_alone() -> None:
     plain, batch, chunk = send(1, 2), send(1, 2, num_messages=3, highest_sequence_id=4), send(1, 2, is_chunk=True)
-    for frame, ids in ((plain, (1, 2, 0, 0)), (batch, (1, 2, 3, 4)), (chunk, None)):
+    inside = send(1, 2, num_messages=3, highest_sequence_id=4, txnid_least_bits=2**63 - 1, txnid_most_bits=7)
+    wanted = (
+        (plain, (1, 2, 0, 0, None)),
+        (batch, (1, 2, 3, 4, None)),
+        (inside, (1, 2, 3, 4, TransactionId(7, 2**63 - 1))),
+        (send(1, 2, txnid_least_bits=5), (1, 2, 0, 0, TransactionId(0, 5))),
+        (chunk, None),
+    )
+    for frame, ids in wanted:
         assert parse_ids(frame[:SEND_HEAD_BYTES], 8 + frame[7]) == ids

@@ -193,7 +193,15 @@ def _number(message: type[Message], name: str) -> int:
 
 _TYPE_NUMBER: Final = _number(BaseCommand, "type")
 _COMMON_SEND_FIELDS: Final = frozenset(
-    _number(CommandSend, name) for name in ("producer_id", "sequence_id", "num_messages", "highest_sequence_id")
+    _number(CommandSend, name)
+    for name in (
+        "producer_id",
+        "sequence_id",
+        "num_messages",
+        "highest_sequence_id",
+        "txnid_least_bits",
+        "txnid_most_bits",
+    )
 )
 
 
@@ -257,7 +265,7 @@ def checked_send(command: BaseCommand) -> CommandSend:
 
 
 def is_rare(send: CommandSend) -> bool:
-    """Return whether a SEND has fields besides ids and the number of messages."""
+    """Return whether a SEND has fields besides ids, the number of messages and a transaction."""
     return (
         any(field.number not in _COMMON_SEND_FIELDS for field, _ in send.ListFields()) or len(UnknownFieldSet(send)) > 0
     )

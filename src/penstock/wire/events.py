@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +33,14 @@ STRETCH_BYTES: Final = 600
 _UNCOUNTED_SHIFT: Final = 3
 
 
+class OfTransaction(NamedTuple):
+    """Rows of a run that belong to a transaction: those from `first` on, before `stop`."""
+
+    first: int
+    stop: int
+    transaction: TransactionId
+
+
 @dataclass(slots=True)
 class PublishRun:
     """Consecutive SEND frames of one read; row `i` of every column is the `i`-th frame.
@@ -49,6 +57,7 @@ class PublishRun:
         unsealed: rows without magic and checksum, ascending.
         corrupt: rows whose checksum does not match, or whose metadata does not fit into the frame; ascending.
         refused: rows with implausible metadata, and why.
+        transactions: those that rows belong to, ascending by rows.
         rare: rows whose command has more fields than the columns, and the command.
         unused_bytes: of a run that keeps the buffer it was read into: how much of that is not its data.
     """
@@ -63,8 +72,21 @@ class PublishRun:
     unsealed: list[int] = field(default_factory=list)
     corrupt: list[int] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
+    transactions: list[OfTransaction] = field(default_factory=list)
     rare: dict[int, CommandSend] = field(default_factory=dict)
     unused_bytes: int = 0
+
+    def belongs(self, row: int, transaction: TransactionId, rows: int = 1) -> None:
+        """Note that these rows, which are behind all others of transactions, belong to one."""
+        last = self.transactions[-1] if self.transactions else None
+        if last is not None and (last.stop, last.transaction) == (row, transaction):
+            self.transactions[-1] = last._replace(stop=row + rows)
+        else:
+            self.transactions.append(OfTransaction(row, row + rows, transaction))
+
+    def transaction_rows(self) -> dict[int, TransactionId]:
+        """Return the transaction of each row that belongs to one."""
+        return {row: one.transaction for one in self.transactions for row in range(one.first, one.stop)}
 
     @property
     def column_bytes(self) -> int:
@@ -102,6 +124,11 @@ class PublishRun:
             picked.corrupt = [at[row] for row in self.corrupt if row in at]
             picked.refused = {at[row]: why for row, why in self.refused.items() if row in at}
             picked.rare = {at[row]: send for row, send in self.rare.items() if row in at}
+        if self.transactions:
+            found = self.transaction_rows()
+            for number, row in enumerate(rows):
+                if row in found:
+                    picked.belongs(number, found[row])
         return picked
 
     @property

@@ -21,11 +21,12 @@ from penstock.wire.codec import MessageMetadata
 from penstock.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from penstock.core.checksum import Buffer
 
 _METADATA_AT: Final = SEAL_BYTES + 4
+_read_u32: Final = struct.Struct(">I").unpack_from
 
 # Wire types of protobuf, and the bytes of the two fixed ones.
 _VARINT: Final = 0
@@ -76,23 +77,70 @@ def batch_size(entry: Buffer) -> int | None:
     return metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else None
 
 
-def naming_transaction(entry: Buffer, transaction: TransactionId) -> bytes | None:
-    """Return an entry whose metadata names a transaction, sealed again; None if it does already.
+def naming_transaction(
+    data: Buffer, offsets: Sequence[int], lengths: Sequence[int], transaction: TransactionId
+) -> Iterator[tuple[int, bytes | None]]:
+    """Yield rows of entries whose metadata does not name a transaction, and the same entries naming it, sealed again.
 
-    Not all clients write it there, as they should: the SEND names it, too, but is not stored.
-
-    Raises:
-        ProtocolError: as `decode`.
+    Not all clients write it there, as they should: the SEND names it, too, but is not stored. None instead of an entry:
+    its metadata cannot be read.
     """
-    said = decode(entry)
-    if transaction_of(said) == transaction:
-        return None
-    view = memoryview(entry)
-    stop = _METADATA_AT + int.from_bytes(view[SEAL_BYTES:_METADATA_AT], "big")
-    named = MessageMetadata(txnid_most_bits=transaction.coordinator, txnid_least_bits=transaction.number)
-    fields = bytes(view[_METADATA_AT:stop]) + named.SerializePartialToString()
-    body = len(fields).to_bytes(4, "big") + fields + bytes(view[stop:])
-    return seal_of(body) + body
+    view, known = memoryview(data), None
+    for row, (offset, length) in enumerate(zip(offsets, lengths, strict=True)):
+        start = offset + _METADATA_AT
+        stop = start + _read_u32(view, offset + SEAL_BYTES)[0]
+        fields = bytes(view[start : min(stop, offset + length)])
+        # Budget: 0.7 µs per entry on one core; 2.5 where more than the two numbers of the metadata differ.
+        if known is not None and known.fits(fields):
+            continue
+        try:
+            said = decode(view[offset : offset + length])
+        except ProtocolError:
+            yield row, None
+            continue
+        if transaction_of(said) == transaction:
+            known = _Alike.of(fields)
+            continue
+        named = MessageMetadata(txnid_most_bits=transaction.coordinator, txnid_least_bits=transaction.number)
+        fields += named.SerializePartialToString()
+        body = len(fields).to_bytes(4, "big") + fields + bytes(view[stop : offset + length])
+        yield row, seal_of(body) + body
+
+
+class _Alike(NamedTuple):
+    """Metadata that differs in sequence id and publish time only, which are as long in all."""
+
+    size: int
+    before: bytes
+    after: bytes
+    numbers: int  # the bytes of both, with their tags, as one number
+    fixed: int  # its bits that say what a byte is: tags, and whether a varint goes on
+
+    @classmethod
+    def of(cls, fields: bytes) -> _Alike | None:
+        """Return what is like this metadata, which can be read; None if it is not written as most clients do."""
+        try:
+            at = 2 + fields[1]
+            sequence_id = _varint(fields, at + 1)[1]
+            stop = _varint(fields, sequence_id + 1)[1]
+        except IndexError:
+            return None
+        if fields[0] != 0x0A or fields[1] > 127 or fields[at] != 0x10 or fields[sequence_id] != 0x18:
+            return None
+        fixed = bytearray(b"\x80" * (stop - at))
+        fixed[0] = fixed[sequence_id - at] = 0xFF
+        numbers = int.from_bytes(fields[at:stop], "big")
+        return cls(len(fields), fields[:at], fields[stop:], numbers, int.from_bytes(fixed, "big"))
+
+    def fits(self, fields: bytes) -> bool:
+        """Whether this metadata says the same, but for the numbers."""
+        at, stop = len(self.before), self.size - len(self.after)
+        return (
+            len(fields) == self.size
+            and fields.startswith(self.before)
+            and fields.endswith(self.after)
+            and not (int.from_bytes(fields[at:stop], "big") ^ self.numbers) & self.fixed
+        )
 
 
 def transaction_of(said: MessageMetadata) -> TransactionId | None:
@@ -122,8 +170,6 @@ _SEARCH_WHOLE_BYTES_MAX: Final = 400
 _COPIED_BYTES_MAX: Final = 16 * 1024
 _DELIVER_AT_TAG: Final = b"\x98\x01"  # field 19, a varint
 _CHUNKS_TAG: Final = b"\xd8\x01"  # field 27, a varint: num_chunks_from_msg
-
-_read_u32: Final = struct.Struct(">I").unpack_from
 
 
 class Routing(NamedTuple):

@@ -19,9 +19,8 @@ Budget: 4 µs of the whole process per 1 KiB entry of one producer, 5 µs with f
 from __future__ import annotations
 
 from bisect import bisect_left
-from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import accumulate, chain, groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -169,8 +168,9 @@ class PublishServices:
     recorded: Callable[[PublishedTopic, str, int], None]
     name_comes: Callable[[PublishedTopic, str], None]  # called before deduplication remembers one more producer
     held: HeldMemory  # of SENDs that wait for a resource group
-    refused_in_transaction: Callable[[TransactionId, str], str | None]  # why a role may not send in one; None: it may
-    sent_in_transaction: Callable[[bool, TransactionId], None]  # called for each entry; True: it takes more memory
+    # Why a role may not send in one, so many ranges of entries; None: it may.
+    refused_in_transaction: Callable[[TransactionId, str, int], str | None]
+    sent_in_transaction: Callable[[bool, TransactionId], None]  # called for entries; True: they take more memory
     turn: LoopTurns  # the time of all that happens in it: no run looks at a clock
 
 
@@ -200,13 +200,15 @@ class Publish:
         data: Buffer = run.data
         if run.unsealed:
             data = _seal_rows(run)
-        if run.rare:
+        if run.transactions:
             data = _name_transactions(run, data)
         self._data, packed = data, False
         producer_ids = run.producer_ids
         first = producer_ids[0]
         if run.corrupt or run.rare or run.refused:
             self._split_row_by_row(run)
+        elif run.transactions:
+            self._split_by_transaction(run)
         elif producer_ids.count(first) == len(producer_ids):
             self._add(first, run.sequence_ids, run.highest, run.offsets, run.lengths, run.message_counts)
         else:
@@ -218,7 +220,7 @@ class Publish:
 
     def _split_row_by_row(self, run: PublishRun) -> None:
         """The slow path, for runs with refused entries between valid ones."""
-        corrupt = set(run.corrupt)
+        corrupt, transactions = set(run.corrupt), run.transaction_rows()
         for row, producer_id in enumerate(run.producer_ids):
             sequence_id = run.sequence_ids[row]
             refusal = None
@@ -226,11 +228,11 @@ class Publish:
                 refusal = (WireCode.CHECKSUM_ERROR, "checksum of the entry does not match its bytes; send it again")
             elif row in run.refused:
                 refusal = (WireCode.NOT_ALLOWED_ERROR, run.refused[row])
-            elif row in run.rare:
-                if run.rare[row].marker:
-                    self._pass_over(producer_id, sequence_id)
-                    continue
-                refusal = self._refuse_rare(producer_id, run.rare[row])
+            elif row in run.rare and run.rare[row].marker:
+                self._pass_over(producer_id, sequence_id)
+                continue
+            elif row in transactions:
+                refusal = self._refuse_in(transactions[row], producer_id)
             if refusal is not None:
                 highest = 0 if run.highest is None else run.highest[row]
                 if producer_id in self.session.producers:
@@ -252,8 +254,26 @@ class Publish:
                 start = run.offsets[row]
                 if not checks.is_last_chunk(memoryview(self._data)[start : start + run.lengths[row]]):
                     self.session.producers[producer_id].topic.chunks_in += 1
-            if row in run.rare:
-                self._note_transaction(run.rare[row], self.replies[first_reply:])
+            if row in transactions:
+                self._belong(transactions[row], self.replies[first_reply:])
+
+    def _split_by_transaction(self, run: PublishRun) -> None:
+        """The path for runs in which transactions send; most rows of one transaction follow one another."""
+        transactions = run.transaction_rows()
+        rows = groupby(range(len(run.offsets)), lambda row: (run.producer_ids[row], transactions.get(row)))
+        for (producer_id, transaction), group in rows:
+            part = slice(first := next(group), first + 1 + sum(1 for _ in group))
+            highest = None if run.highest is None else run.highest[part]
+            refusal = None if transaction is None else self._refuse_in(transaction, producer_id, part.stop - first)
+            if refusal is not None:
+                tops = run.sequence_ids[part] if highest is None else map(max, run.sequence_ids[part], highest)
+                self.replies += [Refusal(producer_id, top, *refusal) for top in tops]
+                continue
+            first_reply = len(self.replies)
+            counts = None if run.message_counts is None else run.message_counts[part]
+            self._add(producer_id, run.sequence_ids[part], highest, run.offsets[part], run.lengths[part], counts)
+            if transaction is not None:
+                self._belong(transaction, self.replies[first_reply:])
 
     def _pass_over(self, producer_id: int, sequence_id: int) -> None:
         """Acknowledge a marker of a replicated subscription. Consumers never see one, so it is not stored."""
@@ -264,27 +284,30 @@ class Publish:
             highest = MARKER if producer.replicator is Replicator.BY_POSITIONS else None
             self.replies.append(Duplicate(producer_id, sequence_id, highest))
 
-    def _refuse_rare(self, producer_id: int, send: codec.CommandSend) -> tuple[WireCode, str] | None:
-        """Why a SEND of a transaction is refused, or None; others are not refused here."""
-        transaction, producer = codec.transaction_of(send), self.session.producers.get(producer_id)
-        if transaction is None or producer is None:
+    def _refuse_in(self, transaction: TransactionId, producer_id: int, entries: int = 1) -> tuple[WireCode, str] | None:
+        """Why so many entries of a transaction are refused, or None."""
+        producer = self.session.producers.get(producer_id)
+        if producer is None:
             return None
         topic = producer.topic
-        why = self._services.refused_in_transaction(transaction, self.session.payer_role or "")
+        # Of those that are checked one by one some may be left out.
+        ranges = entries if producer.careful else 1
+        why = self._services.refused_in_transaction(transaction, self.session.payer_role or "", ranges)
         if why is None and (topic.transactions is None or not topic.transactions.takes(transaction)):
             why = "it is ending, or was not told of the topic"
         if why is None:
             return None
         return WireCode.NOT_ALLOWED_ERROR, f"transaction {transaction} may not send to {topic.text}: {why}"
 
-    def _note_transaction(self, send: codec.CommandSend, replies: Iterable[Stretch | Duplicate | Refusal]) -> None:
-        """Keep an entry back that was added, if it is of a transaction."""
-        transaction = codec.transaction_of(send)
+    def _belong(self, transaction: TransactionId, replies: Iterable[Stretch | Duplicate | Refusal]) -> None:
+        """Keep entries of a transaction back that were added."""
         for reply in replies:
-            if transaction is not None and type(reply) is Stretch:
+            if type(reply) is Stretch:
                 transactions = reply.producer.topic.transactions
-                assert transactions is not None, "checked before it was added"
-                self._services.sent_in_transaction(transactions.sent(transaction, reply.first_entry_id), transaction)
+                assert transactions is not None, "checked before they were added"
+                last = reply.first_entry_id + len(reply.offsets) - 1
+                another = transactions.sent(transaction, reply.first_entry_id, last)
+                self._services.sent_in_transaction(another, transaction)
 
     def _messages_in(self, producer_id: int) -> int:
         producer = self.session.producers.get(producer_id)
@@ -581,14 +604,13 @@ def _name_transactions(run: PublishRun, data: Buffer) -> Buffer:
     """
     view = memoryview(data)
     replaced: dict[int, bytes] = {}
-    for row, send in run.rare.items():
-        transaction = codec.transaction_of(send)
-        if transaction is not None and row not in run.corrupt:
-            with suppress(ProtocolError):  # It is no entry of a client that can be read, ever.
-                entry = view[run.offsets[row] : run.offsets[row] + run.lengths[row]]
-                named = metadata.naming_transaction(entry, transaction)
-                if named is not None:
-                    replaced[row] = named
+    corrupt = frozenset(run.corrupt)
+    for first, stop, transaction in run.transactions:
+        rows = [row for row in range(first, stop) if row not in corrupt] if corrupt else range(first, stop)
+        offsets, lengths = [run.offsets[row] for row in rows], [run.lengths[row] for row in rows]
+        for number, named in metadata.naming_transaction(view, offsets, lengths, transaction):
+            if named is not None:  # Otherwise it is no entry of a client that can be read, ever.
+                replaced[rows[number]] = named
     return _replaced(run, data, replaced) if replaced else data
 
 

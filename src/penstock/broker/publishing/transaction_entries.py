@@ -53,14 +53,14 @@ class TransactionEntries:
         """Whether this transaction may send to the topic."""
         return transaction in self.open and transaction not in self.ending
 
-    def sent(self, transaction: TransactionId, entry_id: int) -> bool:
-        """Note that an entry is of a transaction; return whether it begins another range."""
+    def sent(self, transaction: TransactionId, first: int, last: int) -> bool:
+        """Note that the entries [first, last] are of a transaction; return whether they begin another range."""
         ranges = self.open[transaction]
-        if ranges and ranges[-1][1] == entry_id - 1:
-            ranges[-1] = (ranges[-1][0], entry_id)
+        if ranges and ranges[-1][1] == first - 1:
+            ranges[-1] = (ranges[-1][0], last)
             return False
-        self.sending.setdefault(transaction, entry_id)
-        ranges.append((entry_id, entry_id))
+        self.sending.setdefault(transaction, first)
+        ranges.append((first, last))
         return True
 
     @property

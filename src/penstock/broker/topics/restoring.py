@@ -67,7 +67,7 @@ class Restoring:
             result = await self._reads.read(topic.ledger_id, entry_id, bytes_max=BYTES, entries_max=ENTRIES)
             for found, transaction in _transactions(result):
                 if transaction in entries.open:
-                    entries.sent(transaction, found)
+                    entries.sent(transaction, found, found)
             if result.next_entry_id <= entry_id:
                 break
             entry_id = result.next_entry_id

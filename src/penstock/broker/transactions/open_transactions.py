@@ -293,16 +293,16 @@ class OpenTransactions:
         self._memory.charge_for(what, nbytes, instead=INSTEAD, error=TooManyRequests)
         transaction.charge.charged_bytes += nbytes
 
-    def refusal(self, transaction: TransactionId, owner: str) -> str | None:
-        """Why a client of this role may not send in a transaction; None if it may."""
+    def refusal(self, transaction: TransactionId, owner: str, ranges: int) -> str | None:
+        """Why a client of this role may not send so many ranges of entries in a transaction; None if it may."""
         try:
             self.check_enabled()
             self.of(transaction, owner)
         except PenstockError as error:
             return str(error)
-        # Each entry may be a range of its own. What was sent is charged, whatever it is.
-        if self._memory.available_bytes < RANGE_BYTES:
-            return refusal(self._memory, f"another entry of transaction {transaction}", RANGE_BYTES, instead=INSTEAD)
+        # What was sent is charged, whatever it is.
+        if self._memory.available_bytes < (nbytes := ranges * RANGE_BYTES):
+            return refusal(self._memory, f"more entries of transaction {transaction}", nbytes, instead=INSTEAD)
         return None
 
     def sent(self, another_range: bool, transaction: TransactionId) -> None:  # noqa: FBT001 - a callback
