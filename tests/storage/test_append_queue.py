@@ -89,6 +89,27 @@ def test_while_large_runs_wait_small_ones_have_half_of_a_commit() -> None:
     assert sum(one.block_bytes for one in runs) <= ROOM
 
 
+def test_a_commit_of_small_runs_of_many_sizes_has_no_more_than_its_room() -> None:
+    queue = AppendQueue()
+    for row in range(100):
+        queue.put(run(row, row, KIB if row == 0 else SMALL_BYTES_MAX - KIB))
+    runs = gather(queue, 10 * SMALL_BYTES_MAX)
+    assert sum(one.block_bytes for one in runs) <= 10 * SMALL_BYTES_MAX
+    assert len(runs) == 11
+
+
+def test_a_ledger_whose_large_runs_are_written_stands_behind_nobody_any_more() -> None:
+    queue = AppendQueue()
+    for _ in range(2):
+        queue.put(run(1, 1, LARGE))
+    first, second = gather(queue), gather(queue)
+    assert len(first) == len(second) == 1
+    large, small = run(2, 2, LARGE), run(1, 1, KIB)
+    queue.put(large)
+    queue.put(small)
+    assert gather(queue) == [small, large]
+
+
 def test_after_the_close_what_waits_is_gathered_and_then_nothing() -> None:
     queue = AppendQueue()
     one = run(1, 1, KIB)
@@ -104,14 +125,15 @@ def test_whatever_comes_nothing_is_lost_and_orders_are_kept(seed: int) -> None:
     put: list[AppendRun] = []
     taken: list[AppendRun] = []
     for _ in range(300):
+        room = chance.choice((MIB, 2 * MIB))
         if chance.random() < 0.7:
             owner = None if chance.random() < 0.05 else chance.randrange(6)
             ledgers = sorted(chance.sample(range(8), chance.randrange(3)))
             put.append(run(owner, ledgers, chance.choice((1, KIB, SMALL_BYTES_MAX, 300 * KIB, MIB))))
             queue.put(put[-1])
         elif not queue.empty:
-            runs = gather(queue, chance.choice((MIB, 2 * MIB)))
-            assert sum(one.block_bytes for one in runs[1:]) <= 2 * MIB
+            runs = gather(queue, room)
+            assert sum(one.block_bytes for one in runs) <= max(room, runs[0].block_bytes)
             taken += runs
     while not queue.empty:
         taken += gather(queue)

@@ -268,6 +268,16 @@ def test_a_save_writes_what_changed_and_not_what_did_not() -> None:
     assert disk.load().is_acknowledged(1_000_000)
 
 
+def test_whether_none_of_a_range_is_acknowledged_is_seen_at_both_of_its_ends() -> None:
+    cursor = Cursor(9)
+    cursor.acknowledge_many([20, 100_000])
+    for first, last, none in (
+        (10, 19, True), (10, 20, False), (20, 30, False), (21, 99_999, True), (21, 100_000, False),
+        (100_001, 200_000, True), (9, 12, False), (0, 200_000, False),
+    ):  # fmt: skip
+        assert cursor.none_acknowledged(first, last) is none, (first, last)
+
+
 def test_a_million_gaps_take_a_quarter_of_a_megabyte() -> None:
     cursor = Cursor()
     cursor.acknowledge_many(range(1, 2_000_000, 2))

@@ -7,7 +7,22 @@ import random
 
 import pytest
 
-from penstock.storage.entry_set import CHUNK_IDS, EntrySet
+from penstock.storage.entry_set import CHUNK_BYTES, CHUNK_IDS, EntrySet
+
+
+def test_what_a_set_takes_does_not_depend_on_how_it_was_filled_and_measured() -> None:
+    ids = EntrySet()
+    for first in range(0, 3 * CHUNK_IDS, 1_000):
+        ids.add_range(first, first + 10)
+        ids.measure()
+    again = EntrySet()
+    for number in range(ids.chunk_count):
+        stored = ids.encode(number)
+        assert stored is not None
+        again.load(number, stored)
+    assert again.nbytes == ids.nbytes > 3 * CHUNK_BYTES
+    ids.remove_through(3 * CHUNK_IDS)
+    assert ids.nbytes == ids.chunk_count == 0
 
 
 @pytest.mark.parametrize("seed", range(20))
