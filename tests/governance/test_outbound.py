@@ -41,6 +41,49 @@ def take(books: Outbound[Peer], peer: Peer, nbytes: int) -> None:
     books.release(nbytes)
 
 
+def test_the_reserve_holds_the_largest_entry_or_half_of_a_small_budget() -> None:
+    assert outbound(64 * MIB).reserve_bytes == ENTRY_BYTES_MAX + HEADER_BYTES
+    assert outbound(2 * HEADER_BYTES).reserve_bytes == HEADER_BYTES
+    assert Outbound[Peer](64 * MIB).reserve_bytes == 5 * MIB + 10 * KIB + HEADER_BYTES
+
+
+def test_a_connection_has_four_megabytes_where_there_is_room_for_many() -> None:
+    books, peer = outbound(1024 * MIB), Peer()
+    queue(books, peer, books.room_bytes(peer))
+    assert peer.out_bytes == 4 * MIB
+    assert books.room_bytes(peer) == 0
+
+
+def test_a_read_for_connections_that_have_no_room_is_of_nothing() -> None:
+    books, full = outbound(64 * MIB), Peer()
+    queue(books, full, books.room_bytes(full))
+    assert books.charge_read([full], 64 * KIB) == Reading(0, in_turn=False)
+
+
+def test_what_is_read_in_a_turn_is_of_the_reserve_and_not_of_what_is_free() -> None:
+    books, lazy, large = outbound(), Peer(), Peer(wanted_bytes=ENTRY_BYTES_MAX)
+    queue(books, lazy, books.free_bytes - KIB)
+    books.wait(large)
+    assert books.grants() == [large]
+    free_bytes = books.free_bytes
+    reading = books.charge_read([large], KIB)
+    assert reading == Reading(ENTRY_BYTES_MAX, in_turn=True)
+    assert books.free_bytes == free_bytes
+    books.release_read(reading)
+    queue(books, large, ENTRY_BYTES_MAX)
+    assert books.free_bytes == free_bytes
+
+
+def test_who_waits_for_exactly_what_is_free_goes_on_and_leaves_nothing() -> None:
+    books = outbound()
+    first, second, third = Peer(wanted_bytes=books.free_bytes - 10), Peer(wanted_bytes=10), Peer(wanted_bytes=1)
+    for peer in (first, second, third):
+        books.wait(peer)
+    assert books.grants() == [first, second, third]
+    assert books.turn is third, "nothing is left but the reserve"
+    assert len(books) == 0
+
+
 def test_nobody_takes_all_that_is_free() -> None:
     books = outbound(64 * MIB)
     lazy = [Peer() for _ in range(16)]

@@ -266,6 +266,21 @@ def test_waits_are_observed_also_of_those_who_waited_in_vain_and_each_timeout_co
     assert dict(seen.waits.quantiles_ns)[1.0] == TIMEOUT_NS
 
 
+def test_of_those_who_wait_it_is_known_what_they_want_and_have_and_for_how_long() -> None:
+    queue = queue_of(10, queue_max=0)
+    assert queue.snapshot(0).queue_max == 0
+    queue = queue_of(10)
+    owner = Owner("t", "c")
+    permit = held(queue, 3, owner)
+    held(queue, 7)
+    queue.update(permit, 8, 2 * NS_PER_S)
+    queue.acquire(4, 3 * NS_PER_S, owner=owner)
+    update, newcomer = queue.waiting(5 * NS_PER_S, 10)
+    assert (update.wants, update.has, update.waited_ns) == (8, 3, 3 * NS_PER_S)
+    assert (newcomer.wants, newcomer.has, newcomer.waited_ns) == (4, 0, 2 * NS_PER_S)
+    assert len(queue.waiting(5 * NS_PER_S, 1)) == 1
+
+
 # -- updates ----------------------------------------------------------------------------------------------------------
 
 
