@@ -78,7 +78,7 @@ crash: $(SETUP)  ## kill -9 under load, and simulated disk faults, many times
 
 .PHONY: jepsen
 jepsen: $(SETUP)  ## brokers, a proxy and clients while processes, disks, clocks and lines fail
-	$(PY) -m tests.jepsen.run --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED),--write)
+	$(PY) -m tests.jepsen.run --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED),--write) $(if $(TRANSACTIONS),--transactions --seconds 30)
 
 .PHONY: mutants
 mutants: $(SETUP)  ## small changes of ten model files, which their tests must notice

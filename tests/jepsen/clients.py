@@ -200,9 +200,9 @@ class Publisher:
 
 @contextlib.asynccontextmanager
 async def reader(
-    run: Run, topic: str, *, compacted: bool = False, name: str = "reader"
+    run: Run, topic: str, *, compacted: bool = False, name: str = "reader", start: Position | None = None
 ) -> AsyncIterator[AsyncIterator[events.Message]]:
-    """Read a topic from the beginning on, until nothing comes any more. Raises as `AsyncClient.open`."""
+    """Read a topic from its beginning or `start` on, until nothing comes any more. Raises as `AsyncClient.open`."""
     client = await run.connect(topic, proxied=False)
     run.clients.discard(client)  # A reader that is cut would have to begin again.
     async with client:
@@ -216,7 +216,7 @@ async def reader(
             read_compacted=compacted,
             initialPosition=EARLIEST,  # type: ignore[arg-type]
         )
-        body.start_message_id.ledgerId = body.start_message_id.entryId = 2**64 - 1
+        body.start_message_id.ledgerId, body.start_message_id.entryId = start or (2**64 - 1, 2**64 - 1)
         await client.subscribe(Consumer(body, permits_max=8_000), timeout_s=ANSWER_S)
         yield _messages(client)
 

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from subprocess import SubprocessError
 from typing import TYPE_CHECKING, Final
@@ -47,10 +48,6 @@ KINDS: Final = (
     Kind("later", ("a/shared",), delayed=True),
     Kind("kept", ("a/shared",), batch=200),
 )
-# What is consumed in transactions, too.
-CONSUMED: Final = (*KINDS, *(Kind(topic, (f"{SUBSCRIPTION}/shared",)) for topic in JOBS))
-JOBS_PER_S: Final = 40.0
-TRANSACTORS: Final = 4
 # Of this topic all is retained; of the other nothing that is acknowledged.
 KEPT: Final = "kept"
 TRIMMED: Final = "plain"
@@ -68,11 +65,35 @@ COMPACTED: Final = "keyed"
 REST_S: Final = 180.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What clients do.
+
+    Attributes:
+        kinds: of topics, beside those of transactions.
+        jobs_per_s: for transactions, in each topic of jobs.
+        transactors: how many work in transactions.
+        lives: topics that come and go.
+    """
+
+    kinds: Sequence[Kind] = KINDS
+    jobs_per_s: float = 40.0
+    transactors: int = 4
+    lives: int = 2
+
+
+EVERYTHING: Final = Plan()
+# All that fits, and nothing else.
+OF_TRANSACTIONS: Final = Plan(kinds=(), jobs_per_s=1_000, transactors=32, lives=0)
+
+
 class Story:
     """One seed."""
 
-    def __init__(self, seed: int, scratch: Path, seconds: float) -> None:
+    def __init__(self, seed: int, scratch: Path, seconds: float, plan: Plan) -> None:
         self.seed = seed
+        self._plan = plan
+        self._consumed = (*plan.kinds, *(Kind(topic, (f"{SUBSCRIPTION}/shared",)) for topic in JOBS))
         self.path = scratch / f"{seed}.history"
         self._scratch = scratch
         self._seconds = seconds
@@ -90,51 +111,60 @@ class Story:
 
     async def _play(self, brokers: Brokers, history: History) -> None:
         run = Run(brokers, history, random.Random(self._chance.random()))
-        for kind in KINDS:
+        kinds = self._plan.kinds
+        for kind in kinds:
             await self._must(brokers, "PUT", f"{TOPIC_PATH}/{kind.topic}")
         for topic in (*JOBS, *RESULTS):
             await self._must(brokers, "PUT", f"{TOPIC_PATH}/{topic}")
             await self._must(brokers, "POST", f"{TOPIC_PATH}/{topic}/retention", value=ALL)
-        await self._must(brokers, "POST", f"{TOPIC_PATH}/once/deduplicationEnabled", value=True)
-        await self._must(brokers, "POST", f"{TOPIC_PATH}/{KEPT}/retention", value=ALL)
+        if kinds:
+            await self._must(brokers, "POST", f"{TOPIC_PATH}/once/deduplicationEnabled", value=True)
+            await self._must(brokers, "POST", f"{TOPIC_PATH}/{KEPT}/retention", value=ALL)
         subscribers = [
             Subscriber(run, kind.topic, subscription, number, proxied=number == 1)
-            for kind in KINDS
+            for kind in kinds
             for subscription in kind.subscriptions
             for number in range(CONSUMERS if not subscription.endswith("exclusive") else 1)
         ]
         publishers = [
-            Publisher(run, kind, f"{kind.topic}-{number}", proxied=number == 1) for kind in KINDS for number in range(2)
+            Publisher(run, kind, f"{kind.topic}-{number}", proxied=number == 1) for kind in kinds for number in range(2)
         ]
         publishers += [
-            Publisher(run, Kind(topic, (), entries_per_s=JOBS_PER_S), f"{topic}-0", proxied=False) for topic in JOBS
+            Publisher(run, Kind(topic, (), entries_per_s=self._plan.jobs_per_s), f"{topic}-0", proxied=False)
+            for topic in JOBS
         ]
         brokers.cut_lines = run.cut_lines
         brokers.slow_readers = lambda seconds: _pause(subscribers, seconds, run.chance)
         work = [asyncio.ensure_future(one.work()) for one in subscribers]
         work += [asyncio.ensure_future(one.work()) for one in publishers]
-        for number in range(TRANSACTORS):
+        for number in range(self._plan.transactors):
             one = Transactor(run, f"txn-{number}", lambda: brokers.cluster.brokers, proxied=number == 1)
             work.append(asyncio.ensure_future(one.work()))
-        work += [asyncio.ensure_future(Auditor(run, topic).work()) for topic in RESULTS]
-        lives = [Lives(run, brokers.http, history, f"life-{one}", partitioned=one == 1) for one in range(2)]
-        churn = [asyncio.ensure_future(one.work()) for one in lives]
-        churn.append(asyncio.ensure_future(self._administer(brokers, run)))
+        work += [asyncio.ensure_future(Auditor(run, topic, resumes=not kinds).work()) for topic in RESULTS]
+        churn = [
+            asyncio.ensure_future(Lives(run, brokers.http, history, f"life-{one}", partitioned=one == 1).work())
+            for one in range(self._plan.lives)
+        ]
+        if kinds:
+            churn.append(asyncio.ensure_future(self._administer(brokers, run)))
         try:
             await self._happen(brokers)
             run.sending = False
             await asyncio.gather(*churn)
             await self._await_answers(publishers, work)
             await self._await_backlogs(brokers, work)
-            await self._count(brokers, run, publishers, work)
+            if kinds:
+                await self._count(brokers, run, publishers, work)
             for subscription, messages in (await self._await_backlogs(brokers, work)).items():
                 history.add("backlog", subscription, messages)
-            await self._compact(brokers)
-            history.add("compacted", COMPACTED, await read_compacted(run, COMPACTED))
-            history.add("retained", KEPT, await read_places(run, KEPT), await self._counters(brokers, KEPT))
-            await self._trim(brokers, history)
+            if kinds:
+                await self._compact(brokers)
+                history.add("compacted", COMPACTED, await read_compacted(run, COMPACTED))
+                history.add("retained", KEPT, await read_places(run, KEPT), await self._counters(brokers, KEPT))
+                await self._trim(brokers, history)
             for topic in RESULTS:
-                history.add("results", topic, await read_results(run, topic))
+                found = [(name, position.entry_id) for name, position in await read_results(run, topic)]
+                history.add("results", topic, found)
         finally:
             run.ending = True
             for client in list(run.clients):
@@ -222,12 +252,12 @@ class Story:
 
     async def _await_backlogs(self, brokers: Brokers, work: Sequence[asyncio.Future[None]]) -> dict[str, int]:
         """Wait until nothing is left to deliver; returns what is, of each subscription."""
-        left = {f"{kind.topic}/{subscription}": -1 for kind in CONSUMED for subscription in kind.subscriptions}
+        left = {f"{kind.topic}/{subscription}": -1 for kind in self._consumed for subscription in kind.subscriptions}
         deadline = time.monotonic() + REST_S
         while any(left.values()) and time.monotonic() < deadline:
             await asyncio.sleep(0.3)
             _raise_failed(work)
-            for kind in CONSUMED:
+            for kind in self._consumed:
                 status, stats = await brokers.http("GET", f"{TOPIC_PATH}/{kind.topic}/stats")
                 if status == 200:
                     for subscription in kind.subscriptions:
@@ -268,6 +298,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seconds", type=float, default=6.0, help="of faults in each seed")
     parser.add_argument("--seed", type=int, help="only this one; else from a random one on")
+    parser.add_argument("--transactions", action="store_true", help="nothing but transactions, as many as there can be")
     parser.add_argument("--keep", type=Path, help="a directory for the histories; else only wrong ones are kept")
     parser.add_argument("--write", action="store_true", help=f"add to the table of faults in {table.PAGE}")
     options = parser.parse_args()
@@ -278,7 +309,8 @@ def main() -> int:
     deadline = time.monotonic() + 60 * options.minutes
     results: list[Result] = []
     while not results or (options.seed is None and time.monotonic() < deadline):
-        result = play(seed + len(results), options.seconds, options.keep)
+        plan = OF_TRANSACTIONS if options.transactions else EVERYTHING
+        result = play(seed + len(results), options.seconds, options.keep, plan)
         results.append(result)
         if result.violations:
             return 1
@@ -290,11 +322,11 @@ def main() -> int:
     return 0
 
 
-def play(seed: int, seconds: float, keep: Path | None) -> Result:
+def play(seed: int, seconds: float, keep: Path | None, plan: Plan = EVERYTHING) -> Result:
     """Play one seed and check its history; what is wrong is printed, with the file."""
     with tempfile.TemporaryDirectory(prefix="jepsen-") as name:
         scratch = Path(name)
-        story = Story(seed, scratch, seconds)
+        story = Story(seed, scratch, seconds, plan)
         failure = ""
         try:
             asyncio.run(story.play())

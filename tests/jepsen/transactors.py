@@ -24,6 +24,7 @@ from tests.jepsen.clients import ANSWER_S, EARLIEST, PREFIX, RETRY_S, TYPES, Run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.core.position import Position
     from penstock.net.client import AsyncClient
 
 JOBS: Final = ("jobs-0", "jobs-1")
@@ -218,18 +219,25 @@ class Transactor:
 
 
 class Auditor:
-    """Reads one of the topics of results from its beginning on, again and again, as clients do that are cut off."""
+    """Reads one of the topics of results from its beginning on, again and again, as clients do that are cut off.
 
-    def __init__(self, run: Run, topic: str) -> None:
+    If it `resumes`, it goes on where it ended: what it would read again is too much.
+    """
+
+    def __init__(self, run: Run, topic: str, *, resumes: bool = False) -> None:
         self._run = run
         self._topic = topic
+        self._resumes = resumes
+        self._next: Position | None = None
         self._seen: set[str] = set()
 
     async def work(self) -> None:
         """Read until the run has ended."""
         while not self._run.ending:
             try:
-                for name, _ in await read_results(self._run, self._topic, "auditor"):
+                for name, position in await read_results(self._run, self._topic, "auditor", self._next):
+                    if self._resumes:
+                        self._next = position._replace(entry_id=position.entry_id + 1)
                     if name not in self._seen:
                         self._seen.add(name)
                         self._run.history.add("seen", self._topic, name)
@@ -238,7 +246,9 @@ class Auditor:
             await asyncio.sleep(AUDIT_S)
 
 
-async def read_results(run: Run, topic: str, reader_name: str = "reader") -> list[tuple[str, int]]:
-    """Return the transactions that can be seen in a topic, as often as they can, with their entries."""
-    async with reader(run, topic, name=reader_name) as messages:
-        return [(bytes(one.payload).decode(), one.position.entry_id) async for one in messages]
+async def read_results(
+    run: Run, topic: str, reader_name: str = "reader", start: Position | None = None
+) -> list[tuple[str, Position]]:
+    """Return the transactions that can be seen in a topic, as often as they can, with the places of their entries."""
+    async with reader(run, topic, name=reader_name, start=start) as messages:
+        return [(bytes(one.payload).decode(), one.position) async for one in messages]
