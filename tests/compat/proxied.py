@@ -21,8 +21,11 @@ SCHEME: Final = "://"
 class Broker(Protocol):
     """A broker process, of penstock or of Apache Pulsar."""
 
-    port: int
-    admin_port: int
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def admin_port(self) -> int: ...
 
     @property
     def url(self) -> str: ...

@@ -8,9 +8,10 @@ Where: `make compat`. A language whose toolchain is missing is left out with a s
 
 The contract with a program: PULSAR_URLS and PULSAR_ADMIN_URLS are the addresses of all brokers, separated by commas.
 The two lists are of the same length. Case N uses the N-th of each list, in turn, so that with `--brokers 3` clients are
-given every broker's address. With `--proxy` they are those of a proxy before the brokers. For every case the program
-appends one line of JSON to the file COMPAT_RESULTS: {"client", "feature", "case", "outcome": passed|failed|skipped,
-"why"}; it ends with status 0 when no case failed.
+given every broker's address. With `--proxy` they are those of a proxy before the brokers. A POST to the URL
+COMPAT_RESTART kills the broker and answers when it serves again. For every case the program appends one line of JSON to
+the file COMPAT_RESULTS: {"client", "feature", "case", "outcome": passed|failed|skipped, "why"}; it ends with status 0
+when no case failed. Arguments name features: only their cases are run.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import sys
 import tempfile
 from collections import Counter
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
@@ -37,14 +38,19 @@ HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.brokers import BROKERS  # noqa: E402 -- a program, started by its path
+from benchmarks.pulsar_peer import PulsarProcess  # noqa: E402 -- a program, started by its path
+from penstock.testing.process import BrokerProcess  # noqa: E402
 from tests.compat.features import FEATURES  # noqa: E402
-from tests.compat.proxied import proxy_before  # noqa: E402
+from tests.compat.proxied import Proxied, proxy_before  # noqa: E402
+from tests.compat.restarts import restarts  # noqa: E402
 from tests.processes.cluster import Cluster  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from tests.compat.proxied import Broker
+
+ALL: Final = "all"
 TABLE: Final = ROOT / "docs/reference/compatibility.md"
 # A suite takes a minute or two, and its first run fetches the client from its registry.
 SUITE_TIMEOUT_S: Final = 900.0
@@ -65,6 +71,8 @@ class Suite:
     command: tuple[str, ...]
     pinned: tuple[str, str] | None = None  # the file and the words in it that say which version of the client
     package: str = "pulsar-client"  # else the Python package that does
+    # What takes minutes is run only if the suite is asked for by name: its arguments in a run of all. None: left out.
+    among_all: tuple[str, ...] | None = ()
 
     @property
     def is_pytest(self) -> bool:
@@ -101,12 +109,14 @@ class Under:
 
 
 MAVEN: Final = "<pulsar.version>"
+SPRING: Final = "<spring-boot.version>"
 PYTEST: Final = (sys.executable, "-m", "pytest", "--quiet")
 SUITES: Final = (
     Suite("python", "Python (C++)", (), (*PYTEST, "--ignore=tests/compat/spark", "tests/compat")),
     Suite("spark", "Spark", (), (*PYTEST, "tests/compat/spark"), package="pyspark"),
     Suite("java", "Java", ("java", "mvn"), (str(HERE / "java/run"),), ("java/pom.xml", MAVEN)),
     Suite("tools", "pulsar-admin, pulsar-perf", ("java", "mvn"), (str(HERE / "tools/run"),), ("tools/pom.xml", MAVEN)),
+    Suite("spring", "Spring Boot", ("java", "mvn"), (str(HERE / "spring/run"),), ("spring/pom.xml", SPRING)),
     Suite("go", "Go", ("go",), (str(HERE / "go/run"),), ("go/go.mod", "pulsar-client-go ")),
     Suite("node", "Node.js pulsar-flex", ("node", "npm"), (str(HERE / "node/run"),), ("node/package.json", 'flex": "')),
 )
@@ -118,14 +128,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--peer", choices=("penstock", "pulsar"), default="penstock", help="the broker under them")
     parser.add_argument("--brokers", type=int, default=1, help="how many brokers of penstock there are")
     parser.add_argument("--proxy", action="store_true", help="with a proxy between the clients and the brokers")
-    parser.add_argument("--client", action="append", choices=[s.client for s in SUITES], help="only these suites")
-    parser.add_argument("--write", action="store_true", help=f"write the table to {TABLE.relative_to(ROOT)}")
+    clients = [suite.client for suite in SUITES]
+    parser.add_argument("--client", action="append", choices=[*clients, ALL], help="only these suites, but whole")
+    parser.add_argument(
+        "--write", action="store_true", help=f"write the columns of these suites to {TABLE.relative_to(ROOT)}"
+    )
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="compat-") as scratch:
         results = Path(scratch) / "results.jsonl"
         results.touch()
         under = Under(options.peer, options.brokers, proxied=options.proxy)
-        failed = [suite.client for suite in _chosen(options.client) if not _run(suite, under, results)]
+        asked = clients if options.client == [ALL] else options.client
+        failed = [suite.client for suite in _chosen(asked) if not _run(suite, under, results)]
         cases = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
     table = _table(cases)
     print(f"{under}:\n{table}")
@@ -134,7 +148,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if case["outcome"] == "failed":
             print(f"FAILED {case['client']} {case['feature']}: {case['case']}: {case.get('why', '')}")
     if options.write:
-        TABLE.write_text(_page(TABLE.read_text(encoding="utf-8"), table), encoding="utf-8")
+        page = TABLE.read_text(encoding="utf-8")
+        TABLE.write_text(page[: page.index("| feature ")] + _table(cases, page) + "\n", encoding="utf-8")
     if failed:
         print(f"suites that failed: {', '.join(failed)}")
     return 1 if failed else 0
@@ -144,13 +159,16 @@ def _chosen(clients: Sequence[str] | None) -> Iterator[Suite]:
     for suite in SUITES:
         if clients and suite.client not in clients:
             continue
+        if not clients and suite.among_all is None:
+            print(f"== {suite.title}: left out, it takes minutes: make compat CLIENT={suite.client}")
+            continue
         missing = [program for program in suite.needs if shutil.which(program) is None]
         if missing:
             print(f"== {suite.title}: left out, {' and '.join(missing)} not found")
         elif not Path(suite.command[0]).exists():
             print(f"== {suite.title}: left out, it has no suite")
         else:
-            yield suite
+            yield suite if clients else replace(suite, command=(*suite.command, *(suite.among_all or ())))
 
 
 def _run(suite: Suite, under: Under, results: Path) -> bool:
@@ -167,27 +185,37 @@ def _run(suite: Suite, under: Under, results: Path) -> bool:
             passed = _call(suite, environment, ("-k", " or ".join(crashed)))
     else:
         # Brokers of their own for each suite: one suite's leftovers are nobody else's failures.
-        with _serving(under) as addresses:
-            urls, admin_urls = (",".join(ones) for ones in zip(*addresses, strict=True))
-            passed = _call(suite, {**environment, "PULSAR_URLS": urls, "PULSAR_ADMIN_URLS": admin_urls})
+        with _serving(under) as variables:
+            passed = _call(suite, environment | variables)
     return passed and results.stat().st_size > before  # a suite that ran no case has not passed
 
 
 @contextmanager
-def _serving(under: Under) -> Iterator[list[tuple[str, str]]]:
-    """Start brokers; every service URL paired with every admin URL, because any broker must do for either."""
+def _serving(under: Under) -> Iterator[dict[str, str]]:
+    """Start brokers, and yield the variables that tell a program where they are."""
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="compat-brokers-")))
-        if under.brokers == 1:
-            address = stack.enter_context(BROKERS[under.peer](settings={"transactionCoordinatorEnabled": "true"}))
-            urls, admin_urls = [address.url], [address.admin_url]
-        else:
-            cluster = stack.enter_context(Cluster(scratch / "data", under.brokers))
-            urls, admin_urls = cluster.urls, cluster.admin_urls
+        started = _brokers(under, scratch / "data")
+        stack.enter_context(started)
+        broker: Broker = started
+        urls, admin_urls = [broker.url], [broker.admin_url]
+        if isinstance(started, Cluster):
+            urls, admin_urls = started.urls, started.admin_urls
         if under.proxied:
             proxy = stack.enter_context(proxy_before(urls, admin_urls, scratch / "proxy.log"))
-            urls, admin_urls = [proxy.url], [proxy.admin_url]
-        yield list(product(urls, admin_urls))
+            urls, admin_urls, broker = [proxy.url], [proxy.admin_url], Proxied(broker, proxy)
+        # Every service URL with every admin URL, because any broker must do for either.
+        pairs = zip(*product(urls, admin_urls), strict=True)
+        restart = stack.enter_context(restarts(broker))
+        yield dict(zip(("PULSAR_URLS", "PULSAR_ADMIN_URLS"), map(",".join, pairs), strict=True)) | {
+            "COMPAT_RESTART": restart
+        }
+
+
+def _brokers(under: Under, data: Path) -> BrokerProcess | PulsarProcess:
+    if under.peer == "pulsar":
+        return PulsarProcess(data, {"transactionCoordinatorEnabled": "true"})
+    return BrokerProcess(data) if under.brokers == 1 else Cluster(data, under.brokers)
 
 
 def _call(suite: Suite, environment: dict[str, str], options: Sequence[str] = ()) -> bool:
@@ -228,33 +256,47 @@ def _crashed(report: Path) -> list[str]:
 def _counts(cases: Sequence[dict[str, str]]) -> Iterator[str]:
     """A line for each client: how many of its cases passed, failed and were skipped. A case of two features is one."""
     for suite in SUITES:
-        outcomes = {case["case"]: case["outcome"] for case in cases if case["client"] == suite.client}
+        outcomes = {case["case"]: case["outcome"] for case in _of(suite, cases)}
         if outcomes:
             counts = Counter(outcomes.values())
             yield f"{suite.client}: " + ", ".join(f"{counts[outcome]} {outcome}" for outcome in sorted(counts))
 
 
-def _table(cases: Sequence[dict[str, str]]) -> str:
-    """Features down, clients across; a cell says the worst outcome of its cases."""
-    shown = [suite for suite in SUITES if any(case["client"] == suite.client for case in cases)]
-    rows = [["feature", *(suite.heading for suite in shown)]]
-    for feature, title in FEATURES.items():
-        cells = []
-        for suite in shown:
-            outcomes = {c["outcome"] for c in cases if c["client"] == suite.client and c["feature"] == feature}
-            cells.append(next((mark for outcome, mark in reversed(MARKS.items()) if outcome in outcomes), ""))
-        rows.append([title, *cells])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+def _table(cases: Sequence[dict[str, str]], page: str = "") -> str:
+    """Features down, clients across; a cell says the worst outcome of its cases.
+
+    A client without cases keeps its column of the page.
+    """
+    columns = [["feature", *FEATURES.values()]]
+    for suite in SUITES:
+        outcomes = {
+            feature: {c["outcome"] for c in _of(suite, cases) if c["feature"] == feature} for feature in FEATURES
+        }
+        if any(outcomes.values()):
+            cells = [next((m for o, m in reversed(MARKS.items()) if o in found), "") for found in outcomes.values()]
+            columns.append([suite.heading, *cells])
+        elif kept := _column(page, suite.title):
+            columns.append([kept.pop("feature"), *(kept.get(feature, "") for feature in FEATURES.values())])
+    widths = [max(map(len, column)) for column in columns]
     lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in zip(*columns, strict=True)
     ]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(lines)
 
 
-def _page(text: str, table: str) -> str:
-    """The page with another table, which is its end."""
-    return text[: text.index("| feature ")] + table + "\n"
+def _of(suite: Suite, cases: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    return [case for case in cases if case["client"] == suite.client]
+
+
+def _column(page: str, title: str) -> dict[str, str]:
+    """Return a client's cells in the table of a page, by the first cell of their row; {} if it has no column."""
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| ")]
+    for number, heading in enumerate(rows[0] if rows else ()):
+        if heading.startswith(f"{title} "):
+            return {row[0]: row[number] for row in rows}
+    return {}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 package penstock.compat;
 
+import static penstock.compat.Kit.want;
+
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
@@ -24,8 +26,8 @@ final class Case implements AutoCloseable {
     private final int turn = TOPICS.getAndIncrement();
     final String name = "java-" + ProcessHandle.current().pid() + "-" + turn;
     final String topic = "persistent://public/default/" + name;
-    final String url = turnOf("PULSAR_URLS");
-    final String adminUrl = turnOf("PULSAR_ADMIN_URLS");
+    final String url = Kit.turnOf("PULSAR_URLS", turn);
+    final String adminUrl = Kit.turnOf("PULSAR_ADMIN_URLS", turn);
     final PulsarClient client;
     final PulsarAdmin admin;
 
@@ -40,36 +42,10 @@ final class Case implements AutoCloseable {
         admin = PulsarAdmin.builder().serviceHttpUrl(adminUrl).build();
     }
 
-    private String turnOf(String variable) {
-        String[] addresses = System.getenv(variable).split(",");
-        return addresses[turn % addresses.length];
-    }
-
     @Override
     public void close() throws Exception {
         client.close();
         admin.close();
-    }
-
-    static void want(boolean condition, Object... told) {
-        if (!condition) {
-            StringBuilder text = new StringBuilder();
-            for (Object part : told) {
-                text.append(part).append(' ');
-            }
-            throw new AssertionError(text.toString().strip());
-        }
-    }
-
-    /** The action must throw; returns what it threw. */
-    static <T extends Exception> T refused(Class<T> wanted, java.util.concurrent.Callable<?> action) {
-        try {
-            action.call();
-        } catch (Exception thrown) {
-            want(wanted.isInstance(thrown), "want", wanted.getSimpleName(), "got", thrown);
-            return wanted.cast(thrown);
-        }
-        throw new AssertionError("not refused, want " + wanted.getSimpleName());
     }
 
     ProducerBuilder<String> producer() {

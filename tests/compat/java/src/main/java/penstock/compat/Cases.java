@@ -4,9 +4,9 @@ package penstock.compat;
 import static penstock.compat.Case.numbered;
 import static penstock.compat.Case.nothing;
 import static penstock.compat.Case.receive;
-import static penstock.compat.Case.refused;
 import static penstock.compat.Case.send;
-import static penstock.compat.Case.want;
+import static penstock.compat.Kit.refused;
+import static penstock.compat.Kit.want;
 
 import java.util.ArrayList;
 import java.util.Arrays;

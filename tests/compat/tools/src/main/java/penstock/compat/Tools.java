@@ -6,7 +6,6 @@ import java.io.File;
 import java.io.PrintStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.nio.file.StandardOpenOption;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
@@ -25,25 +24,20 @@ public final class Tools {
     private static final String TENANT = NAME;
     private static final String NS = TENANT + "/ns";
     private static final String TOPIC = "persistent://" + NS + "/t";
-    private static final PrintStream CONSOLE = System.out;
+    /** A case is many commands. */
+    private static final int CASE_TIMEOUT_S = 120;
 
     private static final String[] URLS = System.getenv("PULSAR_URLS").split(",");
     private static final String[] ADMIN_URLS = System.getenv("PULSAR_ADMIN_URLS").split(",");
 
     private static final List<Path> CLIENT_CONFS = new ArrayList<>();
     private static int commands;
-    private static int failed;
 
     private Tools() {
     }
 
-    private static final class Failure extends RuntimeException {
-        Failure(String text) {
-            super(text);
-        }
-    }
-
     public static void main(String[] arguments) throws Exception {
+        Kit kit = new Kit("tools", CASE_TIMEOUT_S, arguments);
         var mayExit = PulsarAdminTool.class.getDeclaredMethod("setAllowSystemExit", boolean.class);
         mayExit.setAccessible(true);
         mayExit.invoke(null, false);
@@ -52,26 +46,26 @@ public final class Tools {
             Files.writeString(conf, "webServiceUrl=" + ADMIN_URLS[i] + "\nbrokerServiceUrl=" + URLS[i] + "\n");
             CLIENT_CONFS.add(conf);
         }
-        test("admin-namespaces", "tenants and namespaces are made and shown", Tools::namespaces);
-        test("admin-namespaces", "policies are set, shown and removed", Tools::policies);
-        test("resource-groups", "groups are made, attached, changed and deleted", Tools::resourceGroups);
-        test("admin-topics", "topics are made, shown and deleted", Tools::topics);
-        test("admin-topics", "policies of a topic are set, shown and removed", Tools::topicPolicies);
-        test("admin-topics", "a topic's messages are found, shown, counted and removed", Tools::messages);
-        test("admin-topics", "a topic's properties and permissions are set, shown and removed", Tools::ofOneTopic);
-        test("admin-topics", "partitions are shown, completed and terminated", Tools::partitions);
-        test("admin-subscriptions", "subscriptions are made, moved and deleted", Tools::subscriptions);
-        test("admin-subscriptions", "a subscription's messages expire, and its properties change", Tools::ofSubscriptions);
-        test("admin-schemas", "schemas are uploaded, shown and deleted", Tools::schemas);
-        test("admin-brokers", "brokers and their dynamic configuration", Tools::brokers);
-        test("admin-namespaces", "what was made is deleted again", Tools::cleanUp);
-        test("produce-async", "pulsar-perf produce", () -> perf("produce", "records sent", "-r", "2000", "-m", "4000"));
-        test("shared", "pulsar-perf consume",
+        kit.run("admin-namespaces", "tenants and namespaces are made and shown", Tools::namespaces);
+        kit.run("admin-namespaces", "policies are set, shown and removed", Tools::policies);
+        kit.run("resource-groups", "groups are made, attached, changed and deleted", Tools::resourceGroups);
+        kit.run("admin-topics", "topics are made, shown and deleted", Tools::topics);
+        kit.run("admin-topics", "policies of a topic are set, shown and removed", Tools::topicPolicies);
+        kit.run("admin-topics", "a topic's messages are found, shown, counted and removed", Tools::messages);
+        kit.run("admin-topics", "a topic's properties and permissions are set, shown and removed", Tools::ofOneTopic);
+        kit.run("admin-topics", "partitions are shown, completed and terminated", Tools::partitions);
+        kit.run("admin-subscriptions", "subscriptions are made, moved and deleted", Tools::subscriptions);
+        kit.run("admin-subscriptions", "a subscription's messages expire, and its properties change", Tools::ofSubscriptions);
+        kit.run("admin-schemas", "schemas are uploaded, shown and deleted", Tools::schemas);
+        kit.run("admin-brokers", "brokers and their dynamic configuration", Tools::brokers);
+        kit.run("admin-namespaces", "what was made is deleted again", Tools::cleanUp);
+        kit.run("produce-async", "pulsar-perf produce", () -> perf("produce", "records sent", "-r", "2000", "-m", "4000"));
+        kit.run("shared", "pulsar-perf consume",
                 () -> perf("consume", "4000 records received", "-m", "4000", "-sp", "Earliest", "-st", "Shared"));
         for (Path conf : CLIENT_CONFS) {
             Files.delete(conf);
         }
-        System.exit(failed > 0 ? 1 : 0);
+        kit.exit();
     }
 
     private static void namespaces() throws Exception {
@@ -333,7 +327,7 @@ public final class Tools {
     private static String admin(String line) throws Exception {
         Ran ran = run(line);
         if (!ran.well) {
-            throw new Failure(line + " -> " + ran.text.strip());
+            throw new AssertionError(line + " -> " + ran.text.strip());
         }
         return ran.text;
     }
@@ -341,14 +335,14 @@ public final class Tools {
     private static void shows(String line, String wanted) throws Exception {
         String text = admin(line);
         if (!text.contains(wanted)) {
-            throw new Failure(line + " does not show " + wanted + ": " + text.strip());
+            throw new AssertionError(line + " does not show " + wanted + ": " + text.strip());
         }
     }
 
     private static void hides(String line, String unwanted) throws Exception {
         String text = admin(line);
         if (text.contains(unwanted)) {
-            throw new Failure(line + " still shows " + unwanted + ": " + text.strip());
+            throw new AssertionError(line + " still shows " + unwanted + ": " + text.strip());
         }
     }
 
@@ -368,7 +362,7 @@ public final class Tools {
     private static void waitFor(String line, String wanted) throws Exception {
         for (int i = 0; !admin(line).contains(wanted); i++) {
             if (i == 50) {
-                throw new Failure(line + " never showed " + wanted);
+                throw new AssertionError(line + " never showed " + wanted);
             }
             Thread.sleep(100);
         }
@@ -377,7 +371,7 @@ public final class Tools {
     private static void fails(String line, String wanted) throws Exception {
         Ran ran = run(line);
         if (ran.well || !ran.text.toLowerCase().contains(wanted)) {
-            throw new Failure(line + " should fail with '" + wanted + "', and said: " + ran.text.strip());
+            throw new AssertionError(line + " should fail with '" + wanted + "', and said: " + ran.text.strip());
         }
     }
 
@@ -397,30 +391,8 @@ public final class Tools {
         String text = Files.readString(output.toPath());
         output.delete();
         if (!ended || !text.contains(wanted)) {
-            throw new Failure("pulsar-perf " + command + " ended: " + ended + ", its last words: "
+            throw new AssertionError("pulsar-perf " + command + " ended: " + ended + ", its last words: "
                     + text.substring(Math.max(0, text.length() - 400)));
         }
-    }
-
-    // -- telling ------------------------------------------------------------------------------------------------------
-
-    private interface Body {
-        void run() throws Exception;
-    }
-
-    private static void test(String feature, String name, Body body) throws Exception {
-        String why = "";
-        try {
-            body.run();
-        } catch (Failure failure) {
-            why = failure.getMessage().replaceAll("\\s+", " ");
-            failed++;
-        }
-        String outcome = why.isEmpty() ? "passed" : "failed";
-        CONSOLE.printf("%-7s %-24s %s %s%n", outcome, feature, name, why);
-        String line = "{\"client\": \"tools\", \"feature\": \"%s\", \"case\": \"%s\", \"outcome\": \"%s\", \"why\": \"%s\"}%n"
-                .formatted(feature, name, outcome, why.replace("\\", "\\\\").replace("\"", "\\\""));
-        Files.writeString(Path.of(System.getenv("COMPAT_RESULTS")), line, StandardOpenOption.CREATE,
-                StandardOpenOption.APPEND);
     }
 }
