@@ -22,10 +22,10 @@ from penstock.groups.held_permits import PermitSteps
 from penstock.groups.held_sends import HeldMemory
 from penstock.net.listener import Connections, Listener, listen_for_clients
 from penstock.net.listing_memory import TopicListLimits, TopicListMemoryLimiter
+from penstock.net.own_credentials import OwnCredentials
 from penstock.proxy.client_identity import Authentication
 from penstock.proxy.groups import ProxyGroups
 from penstock.proxy.listings import Listings
-from penstock.proxy.own_credentials import OwnCredentials
 from penstock.proxy.proxy import Proxy, Services
 from penstock.proxy.targets import AllowedTargets, Targets
 from penstock.proxy.traffic import Traffic

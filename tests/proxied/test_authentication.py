@@ -14,8 +14,8 @@ import pytest
 from penstock.core.errors import WireCode
 from penstock.core.units import KIB, NS_PER_S
 from penstock.governance.holds import HoldKind
+from penstock.net.own_credentials import OwnCredentials
 from penstock.net.tls import client_context
-from penstock.proxy.own_credentials import OwnCredentials
 from penstock.testing.client import Type, frame
 from penstock.testing.tokens import token
 from tests.net.harness import Client, running, until

@@ -29,6 +29,7 @@ from penstock.broker.metadata_memory import MetadataMemory
 from penstock.broker.periodic_checks import PeriodicChecks, periodic_checks
 from penstock.broker.policies.permissions import Permissions
 from penstock.broker.policies.policies import PolicyService
+from penstock.broker.policies.policy_values import CLUSTERS
 from penstock.broker.policies.quotas import Quotas
 from penstock.broker.policies.retention import Retention
 from penstock.broker.publishing.deduplication import Deduplication
@@ -91,6 +92,7 @@ if TYPE_CHECKING:
     from penstock.broker.publishing.ports import PublishedTopic
     from penstock.broker.publishing.quota_sharing import QuotaSharing
     from penstock.broker.records.usage_counts import CountedTopic
+    from penstock.broker.replication.replication import Replication
     from penstock.core.clock import Clock
     from penstock.core.membership import Membership, Registry
     from penstock.core.names import TopicName
@@ -211,6 +213,8 @@ class Broker:
         self._make_housekeeping()
         self.sharing = self._sharing(reporting) if reporting is not None else None
         self.groups.sharing = self.sharing
+        self._replication: Replication | None = None
+        self._loader.prepare = self._prepare_replication
         self.transactions = self._coordinator()
         self.recorder = self._recorder()
         self._loader.counts = self.recorder.usage
@@ -232,6 +236,8 @@ class Broker:
         if self.non_persistent is not None:
             self.non_persistent.forget_last_run()
         self.unfinished.start()
+        if (replication := self.replication()) is not None:
+            self.changes.finish(replication.load_all())
         drop_unknown_ledgers(catalog, entry_log)
         name_missing(catalog, entry_log)
         self._healing = self._heals_by(start_again) if start_again is not None else None
@@ -386,6 +392,7 @@ class Broker:
             dispatch=self.dispatch_services,
             policies_of=self.policies.of_topic,
             publish_times=self.publish_times,
+            replication_changed=self._replication_changed,
             reports_topic=limits.now.resource_usage_publish_topic_name,
             message_bytes_max=limits.now.message_bytes_max,
         )
@@ -548,6 +555,39 @@ class Broker:
             clock=self.clock,
             loop=self.loop,
         )
+
+    # -- replication --------------------------------------------------------------------------------------------------
+
+    def replication(self) -> Replication | None:
+        """Return what replicates topics to other clusters; None while no other cluster is named."""
+        if self._replication is None and self.catalog.documents(CLUSTERS).keys() - {self.limits.cluster_name}:
+            from penstock.broker.replication.replication import (  # noqa: PLC0415 -- most brokers need none of it
+                Replication,
+                ReplicationParts,
+            )
+
+            parts = ReplicationParts(
+                catalog=self.catalog,
+                changes=self.changes,
+                topics=self.topics,
+                store=self.subscription_store,
+                schemas=self.schemas,
+                partitions=self.partitioned.count,
+                connections=self.connections,
+                in_thread=self.reads.in_thread,
+                limits=lambda: self.limits,
+                clock=self.clock,
+            )
+            self._replication = Replication(parts, Random())
+        return self._replication
+
+    async def _prepare_replication(self, topic: Topic) -> None:
+        if (replication := self.replication()) is not None:
+            await replication.prepare(topic)
+
+    def _replication_changed(self, topic: Topic) -> None:
+        if (replication := self.replication()) is not None:
+            replication.changed(topic)
 
     def _throttling(self) -> AdaptiveThrottling[PublishedTopic]:
         # Off by default: then none of it is loaded.
@@ -731,6 +771,8 @@ class Broker:
         self.compaction.stop()
         await self.transactions.stop()
         await self.changes.finished()
+        if self._replication is not None:
+            await self._replication.stop()
         self.sessions.disconnect_members()
         await self.reads.settled()
         await self.recorder.stop()

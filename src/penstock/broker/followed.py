@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.broker.metadata_memory import SCHEMAS
 from penstock.broker.policies.policies import PARTITIONED
-from penstock.broker.policies.policy_values import RESOURCE_GROUP
+from penstock.broker.policies.policy_values import CLUSTERS, RESOURCE_GROUP
 from penstock.broker.topics.non_persistent import NON_PERSISTENT
 from penstock.broker.transactions.numbers import TRANSACTION_NUMBERS
 from penstock.broker.transactions.others import COMMITS
@@ -95,6 +95,8 @@ class Followed:
             self._policies.refresh_topic(row.name)
         elif row.kind == RESOURCE_GROUP:
             self._policies.refresh_groups()
+        elif row.kind == CLUSTERS:
+            self._policies.refresh_clusters()
         else:
             self._policies.refresh()
 

@@ -72,6 +72,13 @@ class TopicLimits:
     force_delete_namespace: bool = dynamic(
         "forceDeleteNamespaceAllowed", switch, False, "Whether a namespace can be deleted together with its topics."
     )
+    replication_start_at: str = dynamic(
+        "replicationStartAt",
+        choice("latest", "earliest"),
+        "latest",
+        "Where a topic begins when it is to be replicated to another cluster: behind its last message, or with the "
+        "first one that it has.",
+    )
     namespace_bundles: int = dynamic(
         "defaultNumberOfNamespaceBundles",
         whole(1, 1 << 16),

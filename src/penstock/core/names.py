@@ -38,6 +38,11 @@ COMPACTION_SUBSCRIPTION: Final = "__compaction"
 REPLICATOR_PREFIX: Final = "pulsar.repl."
 
 
+def is_brokers_own(subscription: str) -> bool:
+    """Return whether a subscription of this name is the broker's own: of compaction, or of a replicator."""
+    return subscription == COMPACTION_SUBSCRIPTION or subscription.startswith(REPLICATOR_PREFIX)
+
+
 def check_entity(name: str) -> None:
     """Raise ValueError unless a cluster, tenant, namespace or group may be created with this name.
 

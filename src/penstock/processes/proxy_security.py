@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.authentication.identification import Identification
 from penstock.core.errors import ConfigurationError
 from penstock.core.units import NS_PER_S
+from penstock.net.own_credentials import own_credentials
 from penstock.net.tls import client_context, server_context
 from penstock.proxy.client_identity import Authentication
-from penstock.proxy.own_credentials import own_credentials
 from penstock.proxy.upstreams import Identity
 from penstock.settings.limits import provider_options, tls_options
 from penstock.settings.sources import DEFAULT

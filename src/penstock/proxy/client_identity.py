@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from penstock.authentication.identification import Identification
     from penstock.net.connection import Connection
     from penstock.net.keep_alive import Requests
-    from penstock.proxy.own_credentials import OwnCredentials
+    from penstock.net.own_credentials import OwnCredentials
     from penstock.proxy.proxy import Services
     from penstock.wire.client.frames import Body
     from penstock.wire.client.lookup import Address

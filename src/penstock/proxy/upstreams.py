@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from penstock.core.clock import Clock
     from penstock.governance.budget import Row
-    from penstock.proxy.own_credentials import OwnCredentials
+    from penstock.net.own_credentials import OwnCredentials
     from penstock.wire.client.lookup import Address
 
 log = logging.getLogger(__name__)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.broker.policies.policy_values import CLUSTERS
 from penstock.core.errors import AlreadyExists, AuthorizationFailed, NotFound, PreconditionFailed
 from penstock.core.names import check_entity
 from penstock.wire.client.lookup import parse_service_url, shortened
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from penstock.core.service_urls import Addresses
     from penstock.storage.catalog import Catalog
 
-KIND: Final = "cluster"  # the kind of a cluster's document
 # Members that are stored, and never shown. An update that leaves them out does not change them.
 SECRETS: Final = (
     "authenticationParameters",
@@ -82,12 +82,12 @@ class Clusters:
         return self._limits().cluster_name
 
     def names(self) -> list[str]:
-        return sorted({self.own, *self._catalog.documents(KIND)})
+        return sorted({self.own, *self._catalog.documents(CLUSTERS)})
 
     def get(self, cluster: str) -> dict[str, Any]:
         """ClusterData of a cluster, without secrets. Raises NotFound."""
         self._check(cluster)
-        stored = dict(self._catalog.documents(KIND).get(cluster) or {})
+        stored = dict(self._catalog.documents(CLUSTERS).get(cluster) or {})
         for secret in SECRETS:
             stored.pop(secret, None)
         if cluster == self.own:
@@ -102,14 +102,14 @@ class Clusters:
         """Create a cluster. Raises AlreadyExists, PreconditionFailed."""
         check_name(cluster, "Cluster name is not valid")
         ours: dict[str, Any] | None = {} if cluster == self.own else None
-        if is_taken(self._catalog.documents(KIND).get(cluster, ours), self._limits()):
+        if is_taken(self._catalog.documents(CLUSTERS).get(cluster, ours), self._limits()):
             raise AlreadyExists("Cluster already exists")
         await self._put(cluster, data)
 
     async def update(self, cluster: str, data: Mapping[str, Any]) -> None:
         """Replace the data of a cluster; secrets that are left out stay. Raises NotFound, PreconditionFailed."""
         self._check(cluster)
-        before = self._catalog.documents(KIND).get(cluster) or {}
+        before = self._catalog.documents(CLUSTERS).get(cluster) or {}
         await self._put(cluster, {**{key: before[key] for key in SECRETS if key in before}, **data})
 
     async def delete(self, cluster: str) -> None:
@@ -119,7 +119,7 @@ class Clusters:
         used = any(cluster in (policies.get("replication_clusters") or ()) for policies in namespaces)
         if used or cluster == self.own:
             raise PreconditionFailed("Cluster not empty")
-        await self._changes.stored(lambda done: self._catalog.put_document(KIND, cluster, None, done))
+        await self._changes.stored(lambda done: self._catalog.put_document(CLUSTERS, cluster, None, done))
         self._changed()
 
     def check_replication(self, tenant: str, allowed: Collection[str], clusters: Collection[str]) -> None:
@@ -158,7 +158,7 @@ class Clusters:
         for member, (scheme, port) in _SCHEMES.items():
             if stored.get(member):
                 _check_url(member, stored[member], scheme, port)
-        await self._changes.stored(lambda done: self._catalog.put_document(KIND, cluster, stored, done))
+        await self._changes.stored(lambda done: self._catalog.put_document(CLUSTERS, cluster, stored, done))
         self._changed()
 
     def _check(self, cluster: str) -> None:

@@ -44,7 +44,13 @@ def administration(broker: Broker, *, for_peers: bool = False) -> Administration
     topics, resources, partitions, limits = broker.topics, broker.resources, broker.partitions, broker.limits_in_force
     placement = broker.placement
     finder = Finder(topics=topics, catalog=catalog, resources=resources, partitions=partitions, placement=placement)
-    clusters = Clusters(catalog=catalog, changes=changes, limits=limits, addresses=broker.addresses)
+    clusters = Clusters(
+        catalog=catalog,
+        changes=changes,
+        limits=limits,
+        addresses=broker.addresses,
+        changed=broker.policies.refresh_clusters,
+    )
     groups = ResourceGroups(
         catalog=catalog,
         changes=changes,

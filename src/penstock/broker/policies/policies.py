@@ -420,6 +420,10 @@ class PolicyService:
         parent = parent_text(name)
         self._refresh_some([topic for topic in self._loaded() if parent_text(topic.text) == parent])
 
+    def refresh_clusters(self) -> None:
+        """Let all loaded topics look again: a cluster that they may be replicated to has changed."""
+        self._spread(self._loaded(), all_differ=True)
+
     def refresh_groups(self) -> None:
         """Apply a change of resource groups. Only if one is new or deleted, topics have to look."""
         self._refresh_some(())

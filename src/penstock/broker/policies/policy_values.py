@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 # tenant in its own JSON. A name whose group does not exist has no effect. Where: `administration.resource_groups`
 # changes these, `publishing.groups` enforces them.
 
+# The kind of documents about clusters: this one, and others that topics may be replicated to.
+CLUSTERS: Final = "cluster"
+
 # The kind of document.
 RESOURCE_GROUP: Final = "resource-group"
 # The member of a tenant's JSON that names its group. Pulsar's TenantInfo has none.

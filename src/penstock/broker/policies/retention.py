@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from penstock.broker.policies.policies import TopicPort
 from penstock.core.errors import ServiceNotReady, SubscriptionNotFound, TopicNotFound
-from penstock.core.names import COMPACTION_SUBSCRIPTION
+from penstock.core.names import COMPACTION_SUBSCRIPTION, is_brokers_own
 from penstock.core.units import MIB, NS_PER_S
 from penstock.wire import metadata
 from penstock.wire.errors import ProtocolError
@@ -191,7 +191,7 @@ class Retention(Generic[T]):
                 and topic.subscriptions.get(subscription.name) is subscription
                 and subscription.durable
                 and not subscription.consumers
-                and subscription.name != COMPACTION_SUBSCRIPTION
+                and not is_brokers_own(subscription.name)
                 and idle_ns > minutes * _NS_PER_MINUTE
             ):
                 log.info("%s: subscription %s ends, unused for %d min", topic.text, subscription.name, minutes)

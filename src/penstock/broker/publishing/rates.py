@@ -23,6 +23,7 @@ from penstock.broker.publishing.limiters import (
     share_of,
 )
 from penstock.core.errors import NotAllowed, TooManyRequests
+from penstock.core.names import REPLICATOR_PREFIX
 from penstock.core.units import NS_PER_S
 from penstock.groups.group import set_groups
 from penstock.groups.limit import blocker
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 # The owner of a mute for the broker's rate; topics use their names, which contain a scheme.
 BROKER: Final = "broker"
 _SUBSCRIPTION: Final = "Subscription"
+_REPLICATOR: Final = "Replicator"
 # Counts kept for the subscribe rate; beyond this number, those whose period has ended are removed.
 _SUBSCRIBERS_KEPT: Final = 1_000
 
@@ -116,15 +118,18 @@ class Rates:
         gate = gate_of(subscription)
         groups = tuple(group.dispatch for group in topic.resource_groups)
         policies = topic.policies
+        kind, shared = _SUBSCRIPTION, (topic.dispatch_limiter, self._dispatch)
         rate = policies.subscription_dispatch_rates.get(subscription.name, policies.subscription_dispatch_rate)
-        unlimited = topic.dispatch_limiter is None and self._dispatch is None and not rate.limited
-        if gate is None and unlimited and not groups:
+        if subscription.name.startswith(REPLICATOR_PREFIX):
+            # What goes to other clusters has a rate of its own, and leaves that of consumers to them.
+            kind, shared, groups, rate = _REPLICATOR, (None, None), (), policies.replicator_dispatch_rate
+        if gate is None and shared == (None, None) and not rate.limited and not groups:
             return
         gate = gate or DispatchGate(subscription, self._clock, self._limits)
         left = self._spent_subscriptions.take
         own = _own_rate(gate) or _adopted(left(topic.text, subscription.name), subscription.name, topic)
-        own = self._dispatch_limiter(own, _SUBSCRIPTION, subscription.name, topic, rate)
-        rates = (own, topic.dispatch_limiter, self._dispatch)
+        own = self._dispatch_limiter(own, kind, subscription.name, topic, rate)
+        rates = (own, *shared)
         before, gate.limits = gate.limits, (*(one for one in rates if one is not None), *groups)
         for limit in before:
             if limit not in gate.limits:
@@ -273,7 +278,8 @@ def _adopted(left: DispatchRate | None, owner: str, topic: PublishedTopic) -> Di
 
 def _own_rate(gate: DispatchGate) -> DispatchRate | None:
     """The subscription's own rate."""
-    return next((one for one in gate.limits if isinstance(one, DispatchRate) and one.kind == _SUBSCRIPTION), None)
+    own = {_SUBSCRIPTION, _REPLICATOR}
+    return next((one for one in gate.limits if isinstance(one, DispatchRate) and one.kind in own), None)
 
 
 def _own_limiter(topic: PublishedTopic) -> RatePublish | None:

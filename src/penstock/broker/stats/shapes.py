@@ -216,6 +216,28 @@ class OfItsKind(TypedDict):
     msgDropRate: NotRequired[float]
 
 
+class ReplicatorStats(TypedDict):
+    """Replication of a topic to one other cluster: what comes from there, and what goes there."""
+
+    msgRateIn: float
+    msgInCount: int
+    msgThroughputIn: float
+    bytesInCount: int
+    msgRateOut: float
+    msgOutCount: int
+    msgThroughputOut: float
+    bytesOutCount: int
+    msgRateExpired: float
+    msgExpiredCount: int
+    replicationBacklog: int
+    connected: bool
+    replicationDelayInSeconds: int
+    inboundConnection: str
+    inboundConnectedSince: str
+    outboundConnection: str
+    outboundConnectedSince: str
+
+
 class TopicTotals(TopicCounts, Oldest, OfItsKind):
     """Members of both topics and partitioned topics."""
 
@@ -224,7 +246,7 @@ class TopicTotals(TopicCounts, Oldest, OfItsKind):
     publishers: list[PublisherStats]
     waitingPublishers: int
     subscriptions: dict[str, SubscriptionStats]
-    replication: dict[str, str]
+    replication: dict[str, ReplicatorStats]
     lastPublishTimeStamp: Annotated[int, MOST]
 
 

@@ -153,7 +153,11 @@ def added(parts: Sequence[Part]) -> Json:
     total = _added(parts)
     total["publishers"] = _added_by_place([part["publishers"] for part in parts])
     total["subscriptions"] = _added_subscriptions([part["subscriptions"] for part in parts])
-    total["replication"] = {}
+    replication = [part.get("replication") or {} for part in parts]
+    total["replication"] = {
+        cluster: _added([part[cluster] for part in replication if cluster in part])
+        for cluster in dict.fromkeys(cluster for part in replication for cluster in part)
+    }
     total["compaction"] = _added([part["compaction"] for part in parts]) or dict(NO_COMPACTION)
     return total
 

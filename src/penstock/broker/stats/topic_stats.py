@@ -21,6 +21,7 @@ from penstock.broker.subscriptions.shared import Shared
 from penstock.broker.subscriptions.state import TYPE_NAMES
 from penstock.broker.topics.topic import subscribed_topic
 from penstock.core.errors import TopicNotFound
+from penstock.core.names import REPLICATOR_PREFIX
 from penstock.wire import metadata
 from penstock.wire.errors import ProtocolError
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.broker.stats.message_rates import MessageRates
     from penstock.broker.subscriptions.consumer import Consumer
     from penstock.broker.subscriptions.dispatcher import Dispatcher
+    from penstock.broker.subscriptions.replicating import SubscribedReplicator
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.broker.topics.compaction import Compactor
     from penstock.broker.topics.directory import TopicDirectory
@@ -136,8 +138,13 @@ class TopicStats:
                     consumers=not options.exclude_consumers,
                 )
                 for subscription in topic.subscriptions.values()
+                if subscription.replicator is None
             },
-            "replication": {},
+            "replication": {
+                subscription.replicator.cluster: self._replication_stats(topic, subscription, subscription.replicator)
+                for subscription in topic.subscriptions.values()
+                if subscription.replicator is not None
+            },
             "lastPublishTimeStamp": last_published_ms,
         }
 
@@ -272,6 +279,33 @@ class TopicStats:
             **self._of_its_type(subscription),
             "durable": subscription.durable,
             "replicated": subscription.replicated,
+        }
+
+    def _replication_stats(
+        self, topic: Topic, subscription: Subscription, replicator: SubscribedReplicator
+    ) -> shapes.ReplicatorStats:
+        given = self._message_rates.rates_out(subscription)
+        start = f"{REPLICATOR_PREFIX}{replicator.cluster}--"
+        coming = next((one for name, one in topic.producers.items() if name.startswith(start)), None)
+        taken = self._message_rates.rates_in(coming) if coming is not None else None
+        return {
+            "msgRateIn": taken.messages if taken is not None else 0.0,
+            "msgInCount": coming.messages_in if coming is not None else 0,
+            "msgThroughputIn": taken.bytes if taken is not None else 0.0,
+            "bytesInCount": coming.bytes_in if coming is not None else 0,
+            "msgRateOut": given.messages,
+            "msgOutCount": subscription.messages_out,
+            "msgThroughputOut": given.bytes,
+            "bytesOutCount": subscription.bytes_out,
+            "msgRateExpired": given.expired,
+            "msgExpiredCount": subscription.expired,
+            "replicationBacklog": subscription.backlog,
+            "connected": bool(replicator.connection) or not (replicator.problem or subscription.backlog),
+            "replicationDelayInSeconds": replicator.delay_s(self._clock.monotonic_ns()),
+            "inboundConnection": f"/{coming.address}" if coming is not None else "",
+            "inboundConnectedSince": iso_time(coming.connected_at_ms) if coming is not None else "",
+            "outboundConnection": replicator.connection,
+            "outboundConnectedSince": iso_time(replicator.connected_ms) if replicator.connection else "",
         }
 
     def _of_its_type(self, subscription: Subscription) -> shapes.OfItsType:

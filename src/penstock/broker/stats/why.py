@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 _RAISE: Final = {
     "Subscription": "raise subscriptionDispatchRate of the topic or its namespace",
+    "Replicator": "raise replicatorDispatchRate of the topic or its namespace",
     "Topic": "raise dispatchRate of the topic or its namespace",
     "Broker": "raise dispatchThrottlingRateInMsg and dispatchThrottlingRateInByte",
 }

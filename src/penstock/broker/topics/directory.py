@@ -25,7 +25,7 @@ from penstock.core.system_topics import PROXY_REPORTS_TOPIC, REPORTS_TOPIC, is_r
 from penstock.storage.cursor import Cursor, DamagedCursorError, may_have_parts
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from penstock.broker.changes import Changes
     from penstock.broker.policies.policy_table import EffectivePolicies
@@ -141,6 +141,7 @@ class TopicLoader:
 
     Attributes:
         counts: counts usage; None: nobody does.
+        prepare: called before a client uses a loaded topic, for replication; None: nobody is.
     """
 
     def __init__(
@@ -173,6 +174,7 @@ class TopicLoader:
         self._created = created  # called with the record of each topic that this broker creates
         self._non_persistent = non_persistent  # tells other brokers, if there are any
         self.counts: TopicCounts | None = None
+        self.prepare: Callable[[Topic], Awaitable[None]] | None = None
         self._restoring = restoring
 
     async def load(self, name: TopicName, properties: Mapping[str, str], topics_max: int) -> Topic:
@@ -201,6 +203,8 @@ class TopicLoader:
             await self._indexes.load(topic)
             if self.counts is not None:
                 await self.counts.attached(topic)
+            if self.prepare is not None:
+                await self.prepare(topic)
         except BaseException:
             # Whoever asks next loads it again, perhaps many times a second: each would leave its cursors charged.
             self.release(topic)
@@ -265,6 +269,8 @@ class TopicLoader:
         if self.counts is not None:
             self.counts.detach(topic)
         for subscription in topic.subscriptions.values():
+            if subscription.replicator is not None:
+                subscription.replicator.end()
             subscription.release()
         self._indexes.close(topic)
         self._deduplication.unloaded(topic)

@@ -18,7 +18,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.errors import PenstockError
-from penstock.core.names import COMPACTION_SUBSCRIPTION
+from penstock.core.names import is_brokers_own
 from penstock.core.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -127,9 +127,11 @@ class InactiveTopics:
 
 def seems_active(topic: Topic) -> bool:
     """Whether the topic is in use, by the mode of its policies."""
-    subscriptions = [one for name, one in topic.subscriptions.items() if name != COMPACTION_SUBSCRIPTION]
+    subscriptions = [one for name, one in topic.subscriptions.items() if not is_brokers_own(name)]
     if topic.producers or any(subscription.consumers for subscription in subscriptions):
         return True
+    if any(one.replicator is not None and one.backlog for one in topic.subscriptions.values()):
+        return True  # Another cluster waits for its messages.
     if topic.policies.inactive.mode == "delete_when_subscriptions_caught_up":
         return any(subscription.backlog for subscription in subscriptions)
     return bool(subscriptions)

@@ -28,7 +28,7 @@ from penstock.core.errors import (
     TopicNotFound,
     Unprocessable,
 )
-from penstock.core.names import COMPACTION_SUBSCRIPTION, TopicName, parent_text
+from penstock.core.names import TopicName, is_brokers_own, parent_text
 from penstock.core.system_topics import is_record_topic, is_system_topic
 from penstock.storage.catalog import ALWAYS
 from penstock.storage.topic_counts import CREATING
@@ -386,7 +386,7 @@ class Partitions(PartitionedTopics):
             names = [record.name for record in self._catalog.subscriptions(str(first))]
         else:
             names = await self._elsewhere.ask(broker, "GET", of_topic(first, "/subscriptions"))
-        return [name for name in names if name != COMPACTION_SUBSCRIPTION]
+        return [name for name in names if not is_brokers_own(name)]
 
     async def _make(self, partition: TopicName, subscriptions: Iterable[str]) -> None:
         if not partition.is_persistent:

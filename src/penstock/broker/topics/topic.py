@@ -18,7 +18,7 @@ from penstock.broker.subscriptions.subscription import Subscription
 from penstock.broker.subscriptions.tail import Tail
 from penstock.broker.topics.topic_states import cancelled_of, compacted_in
 from penstock.core.errors import NotAllowed, ServiceNotReady, TopicTerminated
-from penstock.core.names import COMPACTION_SUBSCRIPTION
+from penstock.core.names import is_brokers_own
 from penstock.core.system_topics import is_system_topic
 from penstock.governance.resource_group import NOTHING as NOTHING_PUBLISHED
 from penstock.storage.catalog_rows import NOTHING
@@ -78,6 +78,7 @@ class TopicServices:
     dispatch: DispatchServices
     policies_of: Callable[[TopicName], EffectivePolicies]
     publish_times: DurationsByName  # by namespace
+    replication_changed: Callable[[Topic], None]  # called when policies may have changed
     reports_topic: str  # full name of the one on which brokers report to each other
     message_bytes_max: int  # of all topics; the policies of a topic may set a lower limit
 
@@ -211,6 +212,7 @@ class Topic:
             self.delayed.policies_changed()
         for subscription in self.subscriptions.values():
             subscription.limits_changed()
+        self._services.replication_changed(self)
 
     @property
     def bounds_messages(self) -> bool:
@@ -360,11 +362,12 @@ class Topic:
     def _check_room(self, name: str) -> None:
         """Raises NotAllowed if a new subscription would be more than the maximum, with those that are being stored.
 
-        Non-durable subscriptions count, too: otherwise readers would be a way around. Compaction's is the broker's own.
+        Non-durable subscriptions count, too: otherwise readers would be a way around. Compaction's, and those of
+        replicators, are the broker's own.
         """
         bound = self.policies.max_subscriptions
-        if bound and self.persistent and name != COMPACTION_SUBSCRIPTION:
-            names = {*self.subscriptions, *self.coming, name} - {COMPACTION_SUBSCRIPTION}
+        if bound and self.persistent and not is_brokers_own(name):
+            names = {one for one in (*self.subscriptions, *self.coming, name) if not is_brokers_own(one)}
             if len(names) > bound:
                 raise NotAllowed(f"Exceed the maximum number of subscriptions of the topic: {self.text}")
 

@@ -229,7 +229,8 @@ class TopicLife:
         topic = self._topics.get(name)
         if topic is None:
             return
-        _check_no_clients(len(topic.producers), sum(len(s.consumers) for s in topic.subscriptions.values()))
+        consumers = sum(len(s.consumers) for s in topic.subscriptions.values() if s.replicator is None)
+        _check_no_clients(len(topic.producers), consumers)
 
     async def check_unused_anywhere(self, name: TopicName) -> None:
         """As `check_unused`, for a topic of any broker."""

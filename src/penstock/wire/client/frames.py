@@ -108,7 +108,7 @@ def entry_in(came: bytes) -> bytes:
     return came if came.startswith(SEAL_MAGIC) else seal(came)
 
 
-def payload_in(entry: bytes) -> memoryview:
+def payload_in(entry: Buffer) -> memoryview:
     """Return the bytes behind the metadata of a sealed entry. Raises ProtocolError."""
     start = SEAL_BYTES + 4 + int.from_bytes(entry[SEAL_BYTES : SEAL_BYTES + 4], "big")
     if start > len(entry):

@@ -163,3 +163,22 @@ class Producer:
 
     def _forget_oldest(self) -> None:
         self.pending_bytes -= len(self.pending.popleft().payload)
+
+
+class ForwardingProducer(Producer):
+    """A producer of entries that other producers have made, whose sequence ids do not grow.
+
+    A broker answers the SENDs of a producer in their order, so a receipt is that of the oldest entry, whatever numbers
+    it has: those of the SEND, or where the entry is in the cluster that it comes from. What is pending when the
+    connection ends is not sent again: the owner reads it again.
+    """
+
+    __slots__ = ()
+
+    def answered(self, sequence_id: int) -> bool:
+        """Take a receipt; False when nothing is pending."""
+        del sequence_id
+        if not self.pending:
+            return False
+        self._forget_oldest()
+        return True

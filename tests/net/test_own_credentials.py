@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.core.errors import ConfigurationError
-from penstock.proxy.own_credentials import CREDENTIALS_BYTES_MAX, OwnCredentials, own_credentials
+from penstock.net.own_credentials import CREDENTIALS_BYTES_MAX, OwnCredentials, own_credentials
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Credentials of the proxy itself, which it shows to brokers.
+"""Credentials of this process itself, which it shows to brokers of others: a proxy, or a broker that replicates.
 
 Parameters are written as for Pulsar's clients and its proxy: `token:WORDS`, `file:///path`, `user:password` for basic,
 or JSON such as {"token": "…"}, {"file": "…"} and {"userId": "…", "password": "…"}.
 
 Why a file is read for every connection: the issuer of tokens replaces it before its token expires.
-Where: `proxy_app` makes them; connections to brokers, and requests to their admin ports, ask for what to show.
+Where: `proxy_app` and `broker.replication` make them; connections to brokers, and requests to their admin ports, ask
+for what to show.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class OwnCredentials:
             try:
                 self._data = _content(self._file)
             except ConfigurationError as error:
-                log.error("the proxy shows brokers what it has shown before: %s", error)  # noqa: TRY400 -- it says all
+                log.error("brokers are shown what they were shown before: %s", error)  # noqa: TRY400 -- it says all
         return self._data
 
     def http_headers(self) -> list[tuple[str, str]]:
