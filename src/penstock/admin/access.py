@@ -84,8 +84,8 @@ class Check:
             return
         asker = await self._asker(access, request)
         if isinstance(asker, Caller):
+            CALLER.set(asker)  # Before: the log says who was refused.
             await self._authorize(access, asker, request.path_params)
-            CALLER.set(asker)
         elif self._action not in _OWN_WORK:
             raise AuthorizationFailed(f"broker {asker.number} has no such work of its own")
 

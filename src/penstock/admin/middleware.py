@@ -15,6 +15,7 @@ Where: `api.build` wraps the application in it; uvicorn calls it.
 of
   more than `VALUES_MAX` values, before it is parsed. A body without a content type is JSON.
 - A browser's request from a page of another origin is refused if it may change something: see `from_another_site`.
+- A change is logged when it is answered: see `audit`.
 - A request charges its body and its response to the memory of the admin port, and the number of requests at a time is
   limited. `ALWAYS_ANSWERED` paths are exempt: monitoring must work while other callers flood the port.
 """
@@ -31,6 +32,7 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
+from penstock.admin import audit
 from penstock.admin.gateway import FROM_PEER
 from penstock.admin.http_memory import BODY_FACTOR, CHARGE, RETRY_AFTER_S, VALUE_BYTES, HttpMemory
 from penstock.admin.passing_on import BODY
@@ -174,6 +176,8 @@ class RequestMiddleware:
                 await self._app(scope, exchange.receive, exchange.send)
             finally:
                 self._at_work -= not exempt
+                if not from_peer:
+                    audit.note(scope, exchange.status)
 
     def _refusal(self, scope: Scope, *, exempt: bool) -> Response | None:
         if from_another_site(scope):
@@ -208,6 +212,7 @@ class _Exchange:
         self._send = send
         self._charge = charge
         self._before_body = before_body
+        self.status = 0  # of the response; 0: it has not begun
         self._whole = not _has_body(scope["headers"])  # the body is read completely
         self._given = False
 
@@ -252,6 +257,8 @@ class _Exchange:
         as large a body.
         """
         body = message.get("body", b"")
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
         if message["type"] == "http.response.body":
             self._charge.recharge(len(body))
         ends = message["type"] == "http.response.body" and not message.get("more_body", False)
