@@ -48,6 +48,7 @@ _RESOURCES: Final = {
 # Routes without a command, and why.
 LEFT_OUT: Final[Mapping[str, str]] = {
     r"/admin/v3/why(/|$)": "`penstock why` and the console ask them",
+    r"/admin/v3/messages/": "the console asks them; commands as consume, produce and redrive are clients",
     r"/admin/v3/(overview|topics|tenants|settings|who)(/|$)": "the console asks them",
     r"/admin/v2/brokers/backup$": "`penstock backup` asks it",
     r"/metrics$|/healthz$|/status\.html$|/$": "for monitoring and browsers",

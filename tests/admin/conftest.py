@@ -7,6 +7,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 import httpx
+import pulsar
 import pytest
 import pytest_asyncio
 
@@ -58,3 +59,11 @@ def topic(rest: httpx.Client, namespace: str) -> str:
     """`tenant/namespace/topic`, persistent, new and empty."""
     assert rest.put(f"/admin/v2/persistent/{namespace}/t").status_code == 204
     return f"{namespace}/t"
+
+
+@pytest.fixture
+def client(broker: BrokerProcess) -> Iterator[pulsar.Client]:
+    """A client of the session's broker."""
+    client = pulsar.Client(broker.url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"))
+    yield client
+    client.close()

@@ -20,8 +20,6 @@ from penstock.testing.client import RawClient, Type, send
 from penstock.wire.codec import MessageMetadata
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import httpx
 
     from penstock.testing.process import BrokerProcess
@@ -33,13 +31,6 @@ ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 def resident_bytes(pid: int) -> int:
     """Of that process, now."""
     return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * 4_096
-
-
-@pytest.fixture
-def client(broker: BrokerProcess) -> Iterator[pulsar.Client]:
-    client = pulsar.Client(broker.url, logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, "/dev/null"))
-    yield client
-    client.close()
 
 
 @pytest.fixture

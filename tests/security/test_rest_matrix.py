@@ -185,6 +185,7 @@ BODIES: Final[Mapping[str, Any]] = {
     "PUT T/partitions": 3,
     "POST T/partitions": 3,
     "PUT T/backlogSize": POSITION,
+    "POST /admin/v3/messages/{domain}/{tenant}/{namespace}/{topic}": {"value": "x"},
     "PUT T/offload": POSITION,
     "PUT T/properties": {"color": "red"},
     "POST T/subscription/{subscription}/resetcursor": POSITION,

@@ -55,6 +55,9 @@ BODY_BYTES_MAX: Final = 256 * KIB
 # The definition of a schema may be 1 MiB, as a text in JSON that escapes every other character.
 SCHEMA_BODY_BYTES_MAX: Final = 2 * MIB + 64 * KIB
 _SCHEMAS: Final = "/admin/v2/schemas/"
+# A message of 5 MiB in base64, with its properties.
+MESSAGE_BODY_BYTES_MAX: Final = 7 * MIB
+_MESSAGES: Final = "/admin/v3/messages/"
 # The most values (numbers, texts, lists and objects) in one body. An error for each takes 6 µs and 1,500 bytes.
 VALUES_MAX: Final = 8_192
 # The key of a connection from another broker, in its state.
@@ -131,6 +134,8 @@ async def _anybody(_scope: Scope) -> None:
 
 def body_bytes_max(path: str) -> int:
     """Return the largest size of a body that is sent to this path, in bytes."""
+    if path.startswith(_MESSAGES):
+        return MESSAGE_BODY_BYTES_MAX
     return SCHEMA_BODY_BYTES_MAX if path.startswith(_SCHEMAS) else BODY_BYTES_MAX
 
 

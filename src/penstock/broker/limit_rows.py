@@ -13,6 +13,7 @@ from pathlib import Path
 from penstock.core.setting import (
     choice,
     dynamic,
+    names,
     part_above_zero,
     part_of_one,
     row,
@@ -232,6 +233,26 @@ class SchemaLimits:
     """Schemas."""
 
     schema_bytes_max: int = row("maxSchemaSize", size(1), MIB, "Maximum size of a schema definition, in bytes.")
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class MaskingLimits:
+    """Masking of messages in the admin port and the console. Clients get messages as they are."""
+
+    masked_properties: tuple[str, ...] = dynamic(
+        "maskedMessageProperties",
+        names,
+        (),
+        "Properties whose values are shown as `***`: names separated by commas, in which `*` and `?` stand for other "
+        "characters; `key` masks the key. Routes that return whole entries are refused while something is masked.",
+    )
+    masked_fields: tuple[str, ...] = dynamic(
+        "maskedMessageFields",
+        names,
+        (),
+        "Fields of JSON values that are shown as `***`, at any depth, written as in `maskedMessageProperties`. A value "
+        "that is no JSON is hidden as a whole.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)

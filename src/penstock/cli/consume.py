@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from penstock.cli.feeds import Feeds
-    from penstock.cli.messages import Message
     from penstock.spark.client.cluster import Cluster
+    from penstock.wire.messages import Message
 
 _TEXTS: Final = {
     "consume": "Take messages from a subscription, print them, and acknowledge them when they are printed.",

@@ -18,7 +18,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from penstock.cli.exits import CommandFailed, Exit, wrong
-from penstock.cli.messages import Message, messages_in
 from penstock.core.errors import WireCode
 from penstock.core.hashing import java_string_hash
 from penstock.core.names import TopicName
@@ -36,6 +35,7 @@ from penstock.wire.client.consumer import Consumer
 from penstock.wire.client.events import ConsumerClosed, EndOfTopic
 from penstock.wire.client.events import Message as Entry
 from penstock.wire.client.lookup import parse_service_url
+from penstock.wire.messages import Message, messages_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -149,9 +149,9 @@ class Feed:
         about = entry.metadata()
         if about.num_chunks_from_msg > 1:
             whole = self._joined(about, entry)
-            found = [] if whole is None else list(messages_in(entry, whole))
+            found = [] if whole is None else list(messages_in(entry.entry, entry.position, whole))
         else:
-            found = list(messages_in(entry))
+            found = list(messages_in(entry.entry, entry.position))
         return [replace(one, topic=self.topic) for one in found]
 
     def acknowledge(self, entry: Entry) -> None:

@@ -16,12 +16,13 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from penstock.cli.exits import wrong
+from penstock.wire.messages import has_key, has_property
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from penstock.cli.messages import Message
+    from penstock.wire.messages import Message
 
     Test: TypeAlias = Callable[[Message], bool]
 
@@ -53,21 +54,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def chosen(arguments: argparse.Namespace) -> Test:
     """Return the test of these options. Raises CommandFailed."""
     tests = [
-        *([_any_key(arguments.key)] if arguments.key else []),
-        *map(_property, arguments.property or ()),
+        *([has_key(*arguments.key)] if arguments.key else []),
+        *map(has_property, arguments.property or ()),
         *map(condition, arguments.where or ()),
     ]
     return lambda message: all(test(message) for test in tests)
-
-
-def _any_key(patterns: Sequence[str]) -> Test:
-    return lambda message: message.key is not None and any(fnmatchcase(message.key, one) for one in patterns)
-
-
-def _property(text: str) -> Test:
-    name, _, pattern = text.partition("=")
-    wanted = pattern or "*"
-    return lambda message: name in message.properties and fnmatchcase(message.properties[name], wanted)
 
 
 class Condition(NamedTuple):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from penstock.cli.messages import Message
+    from penstock.wire.messages import Message
 
 _PRODUCE: Final = """\
 Publish messages: those of -m, else each line of standard input. It ends with status 0 when all are
@@ -59,7 +59,7 @@ def _add_message(parser: argparse.ArgumentParser) -> None:
 
 def _produce(arguments: argparse.Namespace) -> int:
     from penstock.cli.feeds import time_ms
-    from penstock.cli.messages import Message
+    from penstock.wire.messages import Message
 
     pairs = [one.partition("=") for one in arguments.property]
     if strange := [name for name, sign, _ in pairs if not sign]:

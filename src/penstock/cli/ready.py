@@ -103,7 +103,7 @@ def served(target: Target, namespace: str, timeout_s: float) -> str:
 def _round_trip(cluster: Cluster, topic: str, timeout_s: float) -> None:
     """Publish a message and read it. Raises ClientError; CommandFailed: it does not come."""
     from penstock.cli.feeds import Feed, Feeds, Sending, subscription_body
-    from penstock.cli.messages import Message
+    from penstock.wire.messages import Message
 
     with Feeds([Feed(cluster, topic, subscription_body(topic, "ready", 0, earliest=False))]) as feeds:
         with Sending(cluster, topic, send_timeout_s=timeout_s) as sending:

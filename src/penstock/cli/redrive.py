@@ -6,20 +6,20 @@ Why acknowledge after the receipt: a command that is killed leaves a message in 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.cli import contexts, filters, output
 from penstock.cli.consume import add_since, add_until, readers, until_end
 from penstock.cli.exits import Exit, wrong
 from penstock.core.names import parent_text
+from penstock.wire.dead_letters import SUBSCRIPTION, as_it_was, origin
 
 if TYPE_CHECKING:
     import argparse
 
     from penstock.cli.feeds import Feeds, Got, Sending
-    from penstock.cli.messages import Message
     from penstock.spark.client.cluster import Cluster
+    from penstock.wire.messages import Message
 
 _REDRIVE: Final = """\
 Send the messages of a dead letter topic to the topic that they came from, once more, and acknowledge them
@@ -29,13 +29,6 @@ a receipt and the acknowledgement.
 _COPY: Final = """\
 Send a range of a topic's messages to another topic, with their keys, properties and event times.
 """
-# What clients add to a message on its way to a dead letter topic, and read to count deliveries.
-_REAL_TOPIC: Final = "REAL_TOPIC"
-_ADDED: Final = frozenset(
-    {_REAL_TOPIC, "ORIGIN_MESSAGE_ID", "ORIGIN_MESSAGE_IDY_TIME", "REAL_SUBSCRIPTION", "RETRY_TOPIC", "RECONSUMETIMES",
-     "DELAY_TIME"}
-)  # fmt: skip
-_SUBSCRIPTION: Final = "penstock-redrive"
 _SHARED: Final = 1
 _IDLE_S: Final = 5.0
 # Messages on their way before their receipts are waited for, and they are acknowledged.
@@ -53,7 +46,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser], n
             help=f"end when nothing came for so long (default: {_IDLE_S:g})",
         )  # fmt: skip
         parser.add_argument(
-            "-s", "--subscription", default=_SUBSCRIPTION, metavar="NAME", help=f"default: {_SUBSCRIPTION}"
+            "-s", "--subscription", default=SUBSCRIPTION, metavar="NAME", help=f"default: {SUBSCRIPTION}"
         )
     else:
         parser = commands.add_parser(name, description=_COPY)
@@ -125,7 +118,7 @@ def _send_on(arguments: argparse.Namespace, feeds: Feeds, outgoing: Outgoing) ->
         if got is None or len(sent) >= _AT_ONCE:
             _acknowledge(sent, outgoing, dry_run=arguments.dry_run)
         if got is not None and chosen(got.message):
-            outgoing.send(_as_it_was(got.message), _destination(got.message, arguments.into))
+            outgoing.send(as_it_was(got.message), _destination(got.message, arguments.into))
             sent.append(got)
     _acknowledge(sent, outgoing, dry_run=arguments.dry_run)
 
@@ -141,15 +134,10 @@ def _acknowledge(sent: list[Got], outgoing: Outgoing, *, dry_run: bool) -> None:
 
 
 def _destination(message: Message, into: str | None) -> str:
-    topic = into or message.properties.get(_REAL_TOPIC)
+    topic = parent_text(into) if into else origin(message)
     if topic is None:
         raise wrong(f"message {message.id} of {message.topic} does not say where it came from: give --into TOPIC")
-    # Clients name the partition that they had it from; the key decides anew.
-    return parent_text(topic)
-
-
-def _as_it_was(message: Message) -> Message:
-    return replace(message, properties={key: one for key, one in message.properties.items() if key not in _ADDED})
+    return topic
 
 
 def _copy(arguments: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@
 import { html, render, useEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
 import { SERVER, VERSION, ask, askIfAllowed, listenForRefusals, signOut, signedIn } from "./api.js";
 import { History } from "./history.js";
+import { Messages } from "./pages/messages.js";
 import { Overview } from "./pages/overview.js";
 import { Settings } from "./pages/settings.js";
 import { SignIn } from "./pages/sign_in.js";
@@ -17,6 +18,7 @@ const PAGES = [
   ["/overview", "Overview", Overview],
   ["/topics", "Topics", Topics],
   ["/topic", null, TopicPage],
+  ["/messages", null, Messages],
   ["/tenants", "Tenants and quotas", Tenants],
   ["/why", "Why", Why],
   ["/settings", "Settings", Settings],
@@ -82,7 +84,7 @@ function Shell({ who, onSignOut }) {
       <p class="brand"><b>penstock</b> ${SERVER === "proxy" ? "proxy" : ""}
         ${seen.error ? html`<${State} state="failing" />` : state && html`<${State} state=${state} />`}</p>
       <nav aria-label="Pages"><ul>${PAGES.filter(([, name]) => name).map(([path, name]) => html`<li key=${path}>
-        <${Link} to=${path} aria-current=${path === page || (page === "/topic" && path === "/topics") ? "page" : undefined}>${name}<//></li>`)}
+        <${Link} to=${path} aria-current=${path === page || ((page === "/topic" || page === "/messages") && path === "/topics") ? "page" : undefined}>${name}<//></li>`)}
       </ul></nav>
       ${signedIn() && html`<p class="who"><bdi>${who.role ?? "signed in"}</bdi>
         <button type="button" class="plain" onClick=${onSignOut}>Sign out</button></p>`}

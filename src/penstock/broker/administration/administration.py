@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.broker.administration.clusters import Clusters
     from penstock.broker.administration.delayed_admin import DelayedAdmin
     from penstock.broker.administration.message_admin import MessageAdmin
+    from penstock.broker.administration.message_sending import MessageSending
     from penstock.broker.administration.namespaces import Namespaces, Tenants
     from penstock.broker.administration.policy_admin import PolicyAdmin
     from penstock.broker.administration.resource_groups import ResourceGroups
@@ -57,6 +58,7 @@ class Administration:
     topics: TopicAdmin
     subscriptions: SubscriptionAdmin
     messages: MessageAdmin
+    sending: MessageSending
     delayed: DelayedAdmin
     schemas: SchemaAdmin
     lookup: LookupAdmin

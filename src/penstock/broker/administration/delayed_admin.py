@@ -85,6 +85,6 @@ class DelayedAdmin:
                 )
             await self._states.change(topic, **{CANCELLED: sorted((*known, entry_id))})
         for subscription in topic.subscriptions.values():
-            subscription.moves.acknowledge_cancelled(entry_id)
+            subscription.moves.acknowledge_one(entry_id)
         await self._cursors.save(*topic.subscriptions.values())
         log.info("delayed message %d:%d of %s cancelled", topic.ledger_id, entry_id, topic.text)

@@ -11,9 +11,11 @@ from penstock.core.errors import NotAllowed, NotFound, PreconditionFailed
 from penstock.core.position import Position
 from penstock.wire import metadata
 from penstock.wire.errors import ProtocolError
+from penstock.wire.masking import Mask
 
 if TYPE_CHECKING:
     from penstock.broker.administration.finder import Finder
+    from penstock.broker.limits import LimitsInForce
     from penstock.broker.log_reads import LogReads
     from penstock.broker.policies.quotas import Quotas
     from penstock.broker.publishing.rates import Rates
@@ -32,17 +34,60 @@ class RawMessage(NamedTuple):
     entry: bytes
 
 
+class Start(NamedTuple):
+    """Where a page of entries begins: at `position`, else at the first entry, or behind the last; and so many before.
+
+    A position that was trimmed is the first entry that is kept.
+    """
+
+    position: Position | None
+    latest: bool
+    back: int
+
+
+class EntryPage(NamedTuple):
+    """Consecutive entries of a topic.
+
+    Attributes:
+        next: where the next page begins; behind the last entry, what is published later will be there.
+        last_entry_id: of the topic.
+        damaged: entries that cannot be read, and were left out.
+    """
+
+    entries: list[RawMessage]
+    next: Position
+    last_entry_id: int
+    damaged: int
+
+
 class MessageAdmin:
     """Reads messages of a topic or of one partition.
 
     A message that is read here counts for the dispatch limits of its topic: else it would be a way around them.
     """
 
-    def __init__(self, *, reads: LogReads, quotas: Quotas[Topic], rates: Rates, finder: Finder) -> None:
+    def __init__(
+        self, *, reads: LogReads, quotas: Quotas[Topic], rates: Rates, finder: Finder, limits: LimitsInForce
+    ) -> None:
         self._reads = reads
         self._quotas = quotas
         self._rates = rates
         self._finder = finder
+        self._limits = limits
+
+    @property
+    def mask(self) -> Mask:
+        """Names that are masked in messages that people look at."""
+        limits = self._limits()
+        return Mask(limits.masked_properties, limits.masked_fields)
+
+    def check_unmasked(self) -> None:
+        """Raises NotAllowed where messages are masked: whole entries cannot be."""
+        if self.mask:
+            raise NotAllowed(
+                "messages are masked here (maskedMessageProperties, maskedMessageFields), and this route returns them "
+                "as they are stored: use /admin/v3/messages, or a client"
+            )
 
     async def peek(self, name: TopicName, subscription: str, nth: int) -> RawMessage:
         """The nth unacknowledged entry of a subscription, counted from 1. Raises NotFound."""
@@ -72,6 +117,38 @@ class MessageAdmin:
         first, last = topic.first_entry_id, topic.last_entry_id
         wanted = first + nth - 1 if initial_position == "earliest" else last - nth + 1
         return await self._read(topic, min(max(wanted, first), last))
+
+    async def page(self, name: TopicName, start: Start, *, entries_max: int, bytes_max: int) -> EntryPage:
+        """Return entries in their order, by one read of the log. Raises NotFound for a position of another topic.
+
+        One entry may have more bytes than `bytes_max`; then it is the only one.
+        """
+        _check_stored(name, "Read messages")
+        topic = await self._finder.topic(name, "Read messages")
+        ledger_id, last = topic.ledger_id, topic.last_entry_id
+        entry_id = last + 1 if start.latest else topic.first_entry_id
+        if start.position is not None:
+            if start.position.ledger_id != ledger_id:
+                raise NotFound(f"{name} has no message {start.position}: all of its messages are {ledger_id}:…")
+            entry_id = start.position.entry_id
+        entry_id = min(max(entry_id - start.back, topic.first_entry_id), last + 1)
+        if entry_id > last:
+            return EntryPage([], Position(ledger_id, entry_id), last, 0)
+        self._rates.check_read(topic)
+        count = min(entries_max, last + 1 - entry_id)
+        found = await self._reads.read(ledger_id, entry_id, bytes_max=bytes_max, entries_max=count)
+        aborted = topic.transactions.aborted if topic.transactions is not None else ()
+        entries = [
+            RawMessage(ledger_id, number, topic.partition, bytes(entry))
+            for batch in found.batches
+            for number, entry in batch.entries()
+            if number <= last and number not in aborted  # Behind the last one is an open transaction.
+        ]
+        if entries:
+            messages = sum(_messages_in(one.entry) for one in entries)
+            self._rates.charge_read(topic, messages, sum(len(one.entry) for one in entries))
+        next_entry_id = min(max(found.next_entry_id, entry_id + 1), last + 1)
+        return EntryPage(entries, Position(ledger_id, next_entry_id), last, len(found.damaged))
 
     async def last_id(self, name: TopicName) -> tuple[Position, int]:
         """Position of the last entry, and the batch index of its last message, or -1; (-1, -1) for no entry."""
@@ -105,6 +182,7 @@ class MessageAdmin:
         return await self._quotas.bytes_from(topic, start)
 
     async def _read(self, topic: Topic, entry_id: int) -> RawMessage:
+        self.check_unmasked()
         self._rates.check_read(topic)
         entry = await self._reads.read_entry(topic.ledger_id, entry_id)
         if entry is None:

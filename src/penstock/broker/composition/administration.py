@@ -15,6 +15,7 @@ from penstock.broker.administration.clusters import Clusters
 from penstock.broker.administration.delayed_admin import DelayedAdmin
 from penstock.broker.administration.finder import Finder
 from penstock.broker.administration.message_admin import MessageAdmin
+from penstock.broker.administration.message_sending import MessageSending
 from penstock.broker.administration.namespaces import Namespaces, Tenants
 from penstock.broker.administration.policy_admin import PolicyAdmin
 from penstock.broker.administration.resource_groups import ResourceGroups
@@ -25,6 +26,7 @@ from penstock.broker.administration.subscription_admin import SubscriptionAdmin
 from penstock.broker.administration.topic_admin import TopicAdmin
 from penstock.broker.administration.transaction_admin import TransactionAdmin
 from penstock.broker.elsewhere import NOWHERE
+from penstock.broker.publishing.own_entries import OwnEntries
 from penstock.broker.stats.backlog_analysis import BacklogAnalysis
 from penstock.broker.stats.snapshot import Snapshots
 from penstock.broker.stats.stats_partitioned import PartitionedStats
@@ -165,7 +167,23 @@ def administration(broker: Broker, *, for_peers: bool = False) -> Administration
             finder=finder,
             elsewhere=elsewhere,
         ),
-        messages=MessageAdmin(reads=reads, quotas=broker.quotas, rates=broker.rates, finder=finder),
+        messages=MessageAdmin(reads=reads, quotas=broker.quotas, rates=broker.rates, finder=finder, limits=limits),
+        sending=MessageSending(
+            access=broker.access,
+            topics=topics,
+            partitions=partitions,
+            quotas=broker.quotas,
+            schemas=broker.schemas,
+            rates=broker.rates,
+            reads=reads,
+            entries=OwnEntries(broker.log, broker.tail_cache, broker.loop),
+            cursors=broker.cursors,
+            finder=finder,
+            placement=placement,
+            elsewhere=broker.elsewhere.on_behalf(),
+            check_writable=broker.check_writable,
+            clock=broker.clock,
+        ),
         delayed=DelayedAdmin(
             changes=changes,
             reads=reads,

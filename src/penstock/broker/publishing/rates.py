@@ -201,6 +201,21 @@ class Rates:
         limiter.set_base(rate)
         return limiter
 
+    # -- publishing without a producer
+
+    def charge_publish(self, topic: PublishedTopic, nbytes: int) -> None:
+        """Charge one message that is published over REST to all publish limits of its topic.
+
+        Raises TooManyRequests if one of them is in debt: nothing waits here, as SENDs do.
+        """
+        now_ns = self._clock.monotonic_ns()
+        limit = blocker(topic.publish_lines, now_ns)
+        if limit is not None:
+            what = f"what the {limit.hold.value} limit of {limit.owner} allows"
+            raise TooManyRequests(f"{topic.text} has received {what}: try again in a second")
+        for line in topic.publish_lines:
+            line.accepted(1, nbytes, 1)
+
     # -- reading without a subscription
 
     def check_read(self, topic: PublishedTopic) -> None:

@@ -137,8 +137,8 @@ class CursorMoves:
         self._moved()
         return count
 
-    def acknowledge_cancelled(self, entry_id: int) -> None:
-        """Acknowledge one cancelled entry, without a consumer."""
+    def acknowledge_one(self, entry_id: int) -> None:
+        """Acknowledge one entry, without a consumer."""
         state = self._state
         if not state.cursor.acknowledge(entry_id):
             return

@@ -13,10 +13,10 @@ const LOOKS_MAX = 300;
 // The producers and consumers that are listed; all are counted.
 const LISTED_MAX = 100;
 
-export function TopicPage({ values }) {
+export function TopicPage({ values, who }) {
   const topic = topicOf(values.name ?? "");
   if (topic === null) return html`<h1>Topic</h1><p class="notice bad" role="alert">${values.name ?? ""} is not the name of a topic.</p>`;
-  return html`<${OfTopic} topic=${topic} key=${topic.name} />`;
+  return html`<${OfTopic} topic=${topic} foreign=${who.foreign} key=${topic.name} />`;
 }
 
 /** The statistics of a topic, of all partitions in sum if it has some, and of each. */
@@ -53,7 +53,7 @@ class Lines {
   }
 }
 
-function OfTopic({ topic }) {
+function OfTopic({ topic, foreign }) {
   const lines = useMemo(() => new Lines(), [topic.name]);
   const seen = usePolled((signal) => look(topic, lines, signal), [topic.name], EVERY_MS);
   const why = usePolled((signal) => askIfAllowed(topic.why, { signal }), [topic.name], SERVER === "proxy" ? 3 * EVERY_MS : EVERY_MS);
@@ -87,7 +87,9 @@ function OfTopic({ topic }) {
           ]} />
           <${Chart} label="Largest backlog, in entries" times=${lines.times} lines=${[{ label: "backlog", values: lines.backlog, token: "--third" }]} />
         </div>
-        <p><button type="button" onClick=${() => open(PeekDialog, null)}>Look at messages</button></p>
+        <p>${foreign
+          ? html`<button type="button" onClick=${() => open(PeekDialog, null)}>Look at messages</button>`
+          : html`<${Link} to=${where("/messages", { name: topic.name })}>Messages: look, live tail, send, export, redrive<//>`}</p>
       <//>
       <${Subscriptions} stats=${stats} onOpen=${open} />
       ${why.data && why.data.findings.length > 0 && html`<${Panel} id="why" title="Why it waits"><${Summary} explanation=${why.data} />

@@ -24,7 +24,7 @@ function useRequest() {
 
 const entries = (number) => format.many(number, "entry", "entries");
 
-function Confirmed({ title, children, ready = true, danger, verb, onClose, onConfirm }) {
+export function Confirmed({ title, children, ready = true, danger, verb, onClose, onConfirm }) {
   const { busy, error, run } = useRequest();
   return html`<${Dialog} title=${title} onClose=${onClose}>
     <form onSubmit=${(event) => { event.preventDefault(); run(onConfirm); }}>

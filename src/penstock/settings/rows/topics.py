@@ -10,6 +10,7 @@ from penstock.broker.limit_rows import (
     DeduplicationLimits,
     DeliveryLimits,
     FindingLimits,
+    MaskingLimits,
     RecordLimits,
     SchemaLimits,
     SharingLimits,
@@ -126,3 +127,8 @@ class Throttling(ThrottlingLimits):
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Schemas(SchemaLimits, SchemaDefaults):
     """Schemas."""
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class Masking(MaskingLimits):
+    """Messages that people look at."""
