@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
@@ -264,3 +265,25 @@ def test_a_dead_letter_that_says_nothing_stops_the_redrive_until_a_topic_is_name
     assert (stopped["sent"], stopped["left"]) == ({}, 1)
     assert "does not say where it came from" in stopped["stopped"]
     assert rest.post(f"{MESSAGES}/{dead}/redrive", params={"into": into}).json()["sent"] == {into: 1}
+
+
+def test_a_message_in_chunks_is_shown_in_pieces_and_not_sent_on(
+    client: pulsar.Client, rest: httpx.Client, namespace: str
+) -> None:
+    dead = f"{namespace}/dead"
+    producer = client.create_producer(
+        f"persistent://{dead}",
+        batching_enabled=False,
+        chunking_enabled=True,
+        compression_type=pulsar.CompressionType.LZ4,
+    )
+    producer.send(os.urandom(6_000_000), properties={"REAL_TOPIC": f"persistent://{namespace}/origin"})
+    rows = [get(rest, dead, shown=10, limit=1, from_=begin)["messages"][0] for begin in ("earliest", last(rest, dead))]
+    assert [row["chunk"] for row in rows] == [True, True]
+    stopped = rest.post(f"{MESSAGES}/{dead}/redrive").json()
+    assert (stopped["sent"], "in chunks" in stopped["stopped"]) == ({}, True)
+
+
+def last(rest: httpx.Client, topic: str) -> str:
+    said = rest.get(f"/admin/v2/persistent/{topic}/lastMessageId").json()
+    return f"{said['ledgerId']}:{said['entryId']}"

@@ -8,15 +8,16 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from tests.console.shop import open_shop
+from tests.console.shop import CHECKOUT, open_shop
 from tests.console.window import DESK, TELEPHONE, Window
 from tests.examples.browser import browsing, find_browser
 
 FIGURES: Final = Path(__file__).parents[2] / "docs/figures"
-# Name of the file, page, a text of it, width, height, dark.
+# Name of the file, page, its values, a text of it, width, height, dark.
 PICTURES: Final = (
-    ("console-overview", "/overview", "as many messages", DESK, 1_100, False),
-    ("console-topics", "/topics", "checkout", TELEPHONE, 844, True),
+    ("console-overview", "/overview", None, "as many messages", DESK, 1_100, False),
+    ("console-topics", "/topics", None, "checkout", TELEPHONE, 844, True),
+    ("console-messages", "/messages", {"name": CHECKOUT}, "order 2", DESK, 800, False),
 )
 
 
@@ -28,8 +29,8 @@ def main() -> None:
         producer = shop.client.create_producer("persistent://shop/orders/checkout")
         with browsing(program, Path(name) / "browser") as tab:
             window = Window(tab, shop.broker.admin_url)
-            for file, page, text, width, height, dark in PICTURES:
-                window.show(page, width=width, dark=dark)
+            for file, page, values, text, width, height, dark in PICTURES:
+                window.show(page, values, width=width, dark=dark)
                 window.until_shown(text)
                 for _ in range(300 if page == "/overview" else 0):
                     producer.send(b"order")

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from penstock.core.units import MIB
 from penstock.wire.masking import MASKED, Mask
 from penstock.wire.messages import Message
 
@@ -36,7 +37,7 @@ def test_fields_are_masked_at_any_depth() -> None:
     }
 
 
-@pytest.mark.parametrize("value", [b"card=4000", b"\xff\x00", b"[" * 100_000, b'{"card": 1'])
+@pytest.mark.parametrize("value", [b"card=4000", b"\xff\x00", b"[" * 100_000, b'{"card": 1', b'"' + b"x" * MIB + b'"'])
 def test_a_value_that_is_no_json_is_hidden_where_fields_are_masked(value: bytes) -> None:
     assert masked(Mask(fields=("card",)), value).value == MASKED.encode()
     assert masked(Mask(properties=("card",)), value).value == value

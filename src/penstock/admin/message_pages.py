@@ -110,6 +110,8 @@ def _row(message: Message, value_bytes: int, wish: Wish) -> Json:
     del row["topic"]
     cut = wish.value_bytes_max
     row |= {"producer": message.producer, "size": value_bytes, "encrypted": message.is_encrypted}
+    if message.is_chunk:
+        row["chunk"] = True
     if message.deliver_at_ms:
         row["deliverAt"] = message.deliver_at_ms
     if cut is None:

@@ -141,6 +141,7 @@ class MessageRow(Model):
     size: Count
     cut: bool | None = None
     encrypted: bool
+    chunk: bool | None = None  # a piece of a message that was sent in several entries
 
 
 class MessagePage(Model):

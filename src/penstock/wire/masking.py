@@ -2,7 +2,8 @@
 """Masking of messages that people look at: values of properties, and fields of JSON, by their names.
 
 Why a value that is no JSON is hidden as a whole where fields are masked: what cannot be read cannot be masked, and a
-field that is secret in JSON is as secret in Avro. Where: the routes of messages of the admin port, before bytes leave.
+field that is secret in JSON is as secret in Avro. A large one is hidden, too: objects take twenty times its size.
+Where: the routes of messages of the admin port, before bytes leave.
 """
 
 from __future__ import annotations
@@ -12,10 +13,14 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.core.units import MIB
+
 if TYPE_CHECKING:
     from penstock.wire.messages import Message
 
 MASKED: Final = "***"
+# The largest value that is read.
+VALUE_BYTES_MAX: Final = MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,8 @@ class Mask:
         return replace(message, properties=properties, key=key, key_is_base64=is_base64, value=value)
 
     def _value(self, value: bytes) -> bytes:
+        if len(value) > VALUE_BYTES_MAX:
+            return MASKED.encode()
         try:
             read = json.loads(value)
             return json.dumps(self._without(read), ensure_ascii=False, separators=(",", ":")).encode()

@@ -9,7 +9,7 @@ the admin port.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -43,6 +43,7 @@ class Message:
     producer: str = ""
     deliver_at_ms: int = 0
     is_encrypted: bool = False
+    is_chunk: bool = False  # a piece of a message that was sent in several entries
 
     def as_json(self) -> dict[str, Json]:
         """Return it as an object, without what it does not have."""
@@ -105,7 +106,7 @@ def _written(value: bytes | None) -> dict[str, str | None]:
 
 
 def messages_in(entry: bytes, position: Position, payload: bytes | None = None) -> Iterator[Message]:
-    """Yield the messages of a sealed entry. Encrypted ones have their bytes as they are.
+    """Yield the messages of a sealed entry. Encrypted ones, and pieces in chunks, have their bytes as they are.
 
     Args:
         entry: as it was stored and delivered.
@@ -120,6 +121,10 @@ def messages_in(entry: bytes, position: Position, payload: bytes | None = None) 
         raise ProtocolError(f"the checksum of entry {position} does not match")
     about = metadata.decode(entry)
     data = bytes(batches.payload_of(entry)) if payload is None else payload
+    if payload is None and about.num_chunks_from_msg > 1:
+        # Compressed as a whole: a piece has its bytes as they are.
+        yield replace(_message(about, about, data, str(position)), is_chunk=True)
+        return
     if not about.encryption_keys:
         # Of chunks, their size together is bounded by what was received.
         data = compression.decompress(about.compression, data, about.uncompressed_size)

@@ -9,8 +9,9 @@ Where: called by the admin API. A topic of another broker raises ServedElsewhere
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.broker.access import Action
@@ -59,6 +60,8 @@ if TYPE_CHECKING:
 WRITER: Final = "penstock-admin"
 # Entries of a dead letter topic that one request looks at.
 REDRIVEN_MAX: Final = 100
+# Messages of one of its entries: all of them are in memory until they are sent.
+BATCH_MAX: Final = 10_000
 # Types of schemas whose values nobody types as text.
 _BINARY: Final = frozenset({SchemaType.AVRO, SchemaType.PROTOBUF, SchemaType.PROTOBUF_NATIVE})
 _MESSAGES: Final = "/admin/v3/messages/"
@@ -103,6 +106,7 @@ class MessageSending:
     elsewhere: Elsewhere
     check_writable: Callable[[], None]
     clock: Clock
+    redriving: set[str] = field(default_factory=set)  # topics
 
     async def send(self, name: TopicName, message: Message, *, is_text: bool = False) -> Sent:
         """Store a message, of a partitioned topic in a partition by its key; returns when it is durable.
@@ -166,6 +170,15 @@ class MessageSending:
         caller, own = CALLER.get(), dead_letters.SUBSCRIPTION
         self.access.require(caller.role, caller.original_role, Action.CONSUME, name, subscription=own)
         topic = await self.finder.topic(name, "Redriving")
+        if topic.text in self.redriving:
+            raise ConsumerBusy(f"{topic.text} is being redriven: wait until that has ended")
+        self.redriving.add(topic.text)
+        try:
+            return await self._redrive(topic, into)
+        finally:
+            self.redriving.discard(topic.text)
+
+    async def _redrive(self, topic: Topic, into: TopicName | None) -> Redriven:
         subscription = await self._subscription(topic)
         sent: dict[str, int] = {}
         stopped = None
@@ -196,13 +209,16 @@ class MessageSending:
             raise PreconditionFailed("it cannot be read")
         decode = partial(messages_in, entry, Position(topic.ledger_id, entry_id))
         try:
-            messages = await self.reads.in_thread(lambda: list(decode()))
+            messages = await self.reads.in_thread(lambda: list(islice(decode(), BATCH_MAX + 1)))
         except ProtocolError as error:
             raise PreconditionFailed(str(error)) from error
         self.rates.charge_read(topic, len(messages), len(entry))
+        if len(messages) > BATCH_MAX:
+            raise PreconditionFailed(f"it is a batch of more than {BATCH_MAX:,} messages: use `penstock redrive`")
         for message in messages:
-            if message.is_encrypted:
-                raise NotAllowed("it is encrypted: only a client that has the keys can send it again")
+            if message.is_encrypted or message.is_chunk:
+                what = "encrypted" if message.is_encrypted else "in chunks"
+                raise NotAllowed(f"it is {what}: only a client can send it again")
             origin = dead_letters.origin(message)
             if into is None and origin is None:
                 raise PreconditionFailed("it does not say where it came from: name a topic to send it to")

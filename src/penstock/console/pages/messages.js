@@ -183,7 +183,7 @@ function OneDialog({ topic, row, onClose }) {
     ${error && html`<p class="notice bad" role="alert">${reason(error, MAY_READ)}</p>`}
     ${!one && !error && html`<p class="quiet" role="status">Asking …</p>`}
     ${one && html`
-      <h3>${`Value, ${format.bytes(one.size)}${one.cut ? `; the first ${format.bytes(SHOWN_BYTES_MAX)}` : ""}${one.encrypted ? "; encrypted" : ""}${one.valueBase64 !== undefined ? "; no text, shown in base64" : ""}`}</h3>
+      <h3>${`Value, ${format.bytes(one.size)}${one.cut ? `; the first ${format.bytes(SHOWN_BYTES_MAX)}` : ""}${one.encrypted ? "; encrypted" : ""}${one.chunk ? "; a chunk of a larger message" : ""}${one.valueBase64 !== undefined ? "; no text, shown in base64" : ""}`}</h3>
       <pre class="payload" tabindex="0"><bdi>${one.value === null ? "none: it deletes its key" : format.visibleLines(one.value ?? one.valueBase64)}</bdi></pre>
       ${one.properties && html`<h3>${`Properties${one.propertiesBytes ? `, the first of ${format.bytes(one.propertiesBytes)}` : ""}`}</h3>
         <${Table} label="Properties" rows=${Object.entries(one.properties)} rowKey=${([name]) => name} columns=${[
