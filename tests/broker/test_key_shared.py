@@ -305,6 +305,38 @@ def test_a_slot_is_given_to_its_new_consumer_when_the_old_one_has_acknowledged()
     assert order.cleared[id("a")] == 1
 
 
+def test_who_holds_up_whom_is_known_slot_by_slot() -> None:
+    sticky: StickyRanges[str] = StickyRanges()
+    sticky.add_ranges("a", [(0, 9)])
+    sticky.add_ranges("c", [(20, 29)])
+    order = KeyOrder(sticky, in_order=True)
+    order.plan([0, 1, 2, 3], [3, 4, 5, 21], None, {"a": 5, "c": 5})
+    sticky.remove("a")
+    sticky.add_ranges("b", [(0, 4)])
+    sticky.add_ranges("a", [(5, 9)])
+    assert order.plan([4, 5, 6], [4, 5, 4], None, {"b": 5}) == {}
+    assert sorted(order.draining("a")) == [(3, 1), (4, 1)], "the slot 5 is still its own"
+    assert order.draining("b") == order.draining("c") == []
+    assert sorted(order.waiting_keys()) == [("a", None, 1), ("b", "a", 2)]
+    assert order.first_held(["a", "b", "c"]) == {"a": 1}, "nothing waits for the slot 3"
+    assert order.first_held([]) == order.first_held(["c"]) == {}
+
+
+def test_among_entries_that_nobody_holds_the_held_ones_are_released() -> None:
+    for moved in (False, True):
+        sticky: StickyRanges[str] = StickyRanges()
+        sticky.add_ranges("a", [(0, 9)])
+        order = KeyOrder(sticky, in_order=True)
+        order.plan([0, 1], [3, 4], None, {"a": 5})
+        if moved:
+            sticky.remove("a")
+            sticky.add_ranges("b", [(0, 9)])
+        order.release("a", [7, 0, 8, 1], again=False)
+        assert order.held == 0
+        plan = order.plan([2], [3], None, {"a": 5, "b": 5})
+        assert {consumer: list(rows) for consumer, rows in plan.items()} == {"b" if moved else "a": [0]}
+
+
 def test_what_a_consumer_gives_back_waits_before_what_is_new() -> None:
     order, (a, b) = ordered("a", "b")
     order.plan([0, 1], [1, 11], None, {a: 5, b: 5})
