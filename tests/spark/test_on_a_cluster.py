@@ -56,9 +56,16 @@ query.awaitTermination()
 """
 
 
+def _has_penstock(directory: Path) -> bool:
+    return (directory / "penstock").is_dir() or (directory / "src" / "penstock").is_dir()
+
+
 @pytest.fixture
-def executors_python(tmp_path: Path) -> Path:
+def executors_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An interpreter that has all that penstock needs, and not penstock."""
+    # Another version of Spark is found by it, and with it this checkout (`with_version`).
+    found = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one and not _has_penstock(Path(one))]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(found))
     home = tmp_path / "python"
     venv.create(home, symlinks=True)
     (site,) = home.glob("lib/python*/site-packages")
