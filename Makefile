@@ -134,6 +134,7 @@ clients: $(SETUP)  ## Java's and Go's clients at full speed
 measure: $(SETUP)  ## everything else that is measured; takes long
 	$(PY) -m benchmarks.footprint $(if $(PEER),--peer $(PEER))
 	$(PY) -m benchmarks.listings $(if $(PEER),--peer $(PEER))
+	$(PY) -m benchmarks.transactions $(if $(PEER),--peer $(PEER))
 	$(PY) -m benchmarks.micro
 	$(PY) -m benchmarks.spark
 	$(PY) -m benchmarks.spark_streams

@@ -197,7 +197,9 @@ async def throughput(address: Address, coordinators: int, size: int, options: ar
         await asyncio.sleep(options.seconds)
         return cpu_of_all_s(address.pid) - before_s
 
-    cpu_s, *_ = await asyncio.gather(cpu(), *map(work, range(options.clients)))
+    measuring = asyncio.ensure_future(cpu())
+    await asyncio.gather(*map(work, range(options.clients)))
+    cpu_s = await measuring
     took_s.sort()
     name = f"{size:,} message{'s' if size > 1 else ''}"
     return {
