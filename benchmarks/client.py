@@ -39,7 +39,32 @@ RETRY_S = 0.05
 HELLO = Hello(client_version="penstock-benchmark", protocol_version=20, features=frozenset())
 
 
-class Client:
+class Traffic:
+    """One socket to a broker of any protocol, which sends ready bytes and lets a scanner find what comes back."""
+
+    socket: socket.socket
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.socket.close()
+
+    def fileno(self) -> int:
+        """Let selectors wait for this connection."""
+        return self.socket.fileno()
+
+    def send(self, data: memoryview) -> int:
+        """Send what fits now; return how many bytes did."""
+        try:
+            return self.socket.send(data)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return 0
+
+    def receive(self, scan: Scan) -> None:
+        """Read what has come, and let `scan` take what is complete. Raises UnexpectedFrame."""
+        raise NotImplementedError
+
+
+class Client(Traffic):
     """A connection to one broker."""
 
     def __init__(self, port: int, tls_ca: Path | None = None, through: str = "") -> None:
@@ -53,14 +78,6 @@ class Client:
         self.connection = ClientConnection(replace(HELLO, proxy_to_broker_url=through), inbound=self.inbound)
         self.blocking = BlockingClient(self.socket, self.connection, write_timeout_s=TIMEOUT_S)
         self.blocking.shake_hands(TIMEOUT_S)
-
-    def close(self) -> None:
-        """Close the socket."""
-        self.socket.close()
-
-    def fileno(self) -> int:
-        """Let selectors wait for this connection."""
-        return self.socket.fileno()
 
     # ------------------------------------------------------------------------------------------------------ handshake
 
@@ -115,13 +132,6 @@ class Client:
                 raise TimeoutError(f"no receipt within {TIMEOUT_S:g} s")
 
     # ---------------------------------------------------------------------------------------------------- bulk traffic
-
-    def send(self, data: memoryview) -> int:
-        """Send what fits now; return how many bytes did."""
-        try:
-            return self.socket.send(data)
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return 0
 
     def receive(self, scan: Scan) -> None:
         """Read what has come, let `scan` take the whole frames, answer a PING, object to what means trouble."""

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.brokers import BROKERS, add_peer_option
-from benchmarks.client import Client
+from benchmarks.client import Client, Traffic
 from benchmarks.generator import Publisher, flow, pump, step
 from benchmarks.loads import ONE_KIB
 from benchmarks.measure import DRAIN_TIMEOUT_S, WARM_UP_RATIO, Load, wait_for_first
@@ -110,14 +110,23 @@ class Consumer:
     """One connection that consumes as consumer 0 and acknowledges what it got, as a client with a queue would."""
 
     def __init__(self, port: int, topic: str, subscription: str, row: Row) -> None:
-        self.client = Client(port)
-        self.client.open_consumer(topic, subscription, row.kind)
-        self.client.socket.setblocking(False)
-        self.cumulative = row.kind == CommandSubscribe.Exclusive
+        self.kind, self.cumulative = row.kind, row.kind == CommandSubscribe.Exclusive
         self.grouped = row.grouped
-        self.ids: list[bytes | bytearray] = []  # received and not acknowledged, as fields of an ACK
+        self.ids: list[bytes | bytearray] = []  # received and not acknowledged, as an acknowledgement says them
         self.count = self.asked = 0
-        self.unsent = flow(PERMITS)
+        self.client = self.open(port, topic, subscription)
+        self.client.socket.setblocking(False)
+        self.unsent = self.more(PERMITS)
+
+    def open(self, port: int, topic: str, subscription: str) -> Traffic:
+        """Connect and subscribe."""
+        client = Client(port)
+        client.open_consumer(topic, subscription, self.kind)
+        return client
+
+    def more(self, permits: int) -> bytes:
+        """Encode a request for so many messages."""
+        return flow(permits)
 
     def receive(self) -> None:
         """Take messages; acknowledge them and ask for more as soon as enough have come."""
@@ -127,7 +136,7 @@ class Consumer:
         if self.count - self.asked >= PERMITS // 2:
             permits = self.count - self.asked
             self.asked += permits
-            self.unsent += flow(permits)
+            self.unsent += self.more(permits)
         self.send()
 
     def send(self) -> None:
@@ -155,13 +164,15 @@ class Consumer:
     def acknowledge(self) -> None:
         """Acknowledge whole groups of what was received."""
         whole = len(self.ids) // self.grouped * self.grouped
-        ready, self.ids = self.ids[:whole], self.ids[whole:]
+        ready = self.ids[:whole]
+        del self.ids[:whole]
+        self.unsent += self.encode(ready)
+
+    def encode(self, ready: list[bytes | bytearray]) -> bytes:
+        """Encode the acknowledgements of whole groups."""
         if self.cumulative:
-            self.unsent += ack([ready[-1]], b"\x10\x01")
-        else:
-            self.unsent += b"".join(
-                [ack(ready[at : at + self.grouped], b"\x10\x00") for at in range(0, whole, self.grouped)]
-            )
+            return ack([ready[-1]], b"\x10\x01")
+        return b"".join([ack(ready[at : at + self.grouped], b"\x10\x00") for at in range(0, len(ready), self.grouped)])
 
     def acknowledge_rest(self) -> None:
         """Acknowledge everything that was received."""
@@ -178,17 +189,25 @@ def ack(ids: Sequence[bytes | bytearray], kind: bytes) -> bytes:
     return (len(command) + 4).to_bytes(4, "big") + len(command).to_bytes(4, "big") + command
 
 
-def drive(port: int, pid: int, row: Row, seconds: float, window: int) -> dict[str, float]:
-    """Publish and consume for a time; return the figures."""
+def drive(
+    port: int,
+    pid: int,
+    row: Row,
+    seconds: float,
+    window: int,
+    publisher_of: type[Publisher] = Publisher,
+    consumer_of: type[Consumer] = Consumer,
+) -> dict[str, float]:
+    """Publish and consume for a time, by the classes of a protocol's clients; return the figures."""
     topic = f"persistent://{TOPIC}{row.name}-{os.getpid()}"
     with ExitStack() as stack:
         selector = stack.enter_context(selectors.DefaultSelector())
-        publisher = Publisher(Load(port=port, topic=topic, shape=ONE_KIB, window=window), 0)
+        publisher = publisher_of(Load(port=port, topic=topic, shape=ONE_KIB, window=window), 0)
         if row.keys:
             publisher.block = KeyedBlock.of(ONE_KIB, row.keys)
             publisher.view = memoryview(publisher.block.frames)
         groups = [
-            [Consumer(port, topic, f"fan-out-{number}", row) for _ in range(row.consumers)]
+            [consumer_of(port, topic, f"fan-out-{number}", row) for _ in range(row.consumers)]
             for number in range(row.subscriptions)
         ]
         consumers = [consumer for group in groups for consumer in group]

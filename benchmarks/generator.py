@@ -20,9 +20,10 @@ import selectors
 import sys
 import time
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
-from benchmarks.client import Client
+from benchmarks.client import Client, Traffic
 from benchmarks.measure import (
     DRAIN_TIMEOUT_S,
     LATENCY_PER_S,
@@ -52,22 +53,35 @@ POLL_NS = 150_000
 
 
 class Publisher:
-    """One connection that publishes a block round and round, at most a window ahead of its receipts."""
+    """One connection that publishes a block round and round, at most a window ahead of its receipts.
+
+    Those of other protocols differ in what they open, send and scan.
+    """
 
     def __init__(self, load: Load, connection: int) -> None:
-        self.client = Client(load.port, load.tls_ca, load.through)
-        for producer_id, topic in enumerate(load.topics(connection)):
-            self.client.open_producer(topic, producer_id)
-        self.client.socket.setblocking(False)
-        self.block = Block.make(load.shape, load.seed + connection, load.producers)
+        self.block = self.make_block(load, connection)
         self.view = memoryview(self.block.frames)
         self.receipts = ReceiptScanner.make(load.producers)
+        self.client = self.open(load, connection)
+        self.client.socket.setblocking(False)
         self.window = load.window
         # Below this many at once a write is not worth its system call; the window still stays nearly full.
         self.step = max(1, min(load.window // 8, len(self.block.ends)))
         self.released = 0  # entries that may be sent, in all
         self.row = 0  # the frame of the block after the last one released
         self.sent_bytes = self.released_bytes = 0  # of this lap
+
+    @staticmethod
+    def make_block(load: Load, connection: int = 0) -> Block:
+        """Encode what a connection sends, the same for the same load."""
+        return Block.make(load.shape, load.seed + connection, load.producers)
+
+    def open(self, load: Load, connection: int) -> Traffic:
+        """Connect, and open the producers."""
+        client = Client(load.port, load.tls_ca, load.through)
+        for producer_id, topic in enumerate(load.topics(connection)):
+            client.open_producer(topic, producer_id)
+        return client
 
     @property
     def outstanding(self) -> int:
@@ -109,11 +123,16 @@ class Consumer:
     """One connection that consumes one topic on a subscription of its own, with plenty of permits."""
 
     def __init__(self, load: Load, entries: list[bytes], subscription: str) -> None:
-        self.client = Client(load.port, load.tls_ca, load.through)
-        self.client.open_consumer(load.topic, subscription)
         self.messages = MessageScanner(entries)
+        self.client = self.open(load, subscription)
         self.entries_due = max(1, PERMITS // load.shape.messages // 2)
         self.asked_at = 0
+
+    def open(self, load: Load, subscription: str) -> Traffic:
+        """Connect, and subscribe."""
+        client = Client(load.port, load.tls_ca, load.through)
+        client.open_consumer(load.topic, subscription)
+        return client
 
     def start(self) -> None:
         """Ask for the first messages."""
@@ -141,6 +160,17 @@ def acknowledge(ledger_id: int, entry_id: int) -> bytes:
 
 
 Connection = Publisher | Consumer
+
+
+@dataclass(frozen=True, slots=True)
+class Kit:
+    """The clients of one protocol: how they publish and consume."""
+
+    publisher: type[Publisher]
+    consumer: type[Consumer]
+
+
+PULSAR: Final = Kit(Publisher, Consumer)
 
 
 def step(selector: selectors.BaseSelector, timeout_s: float) -> None:
@@ -187,12 +217,12 @@ def drain(done: Callable[[], bool], turn: Callable[[], None], what: str) -> None
         turn()
 
 
-def publish(load: Load) -> Figures:
+def publish(load: Load, kit: Kit = PULSAR) -> Figures:
     """Publish for a time on one or many connections, each with one or many producers."""
     make_subscriptions(load)
     with ExitStack() as stack:
         selector = stack.enter_context(selectors.DefaultSelector())
-        publishers = [Publisher(load, row) for row in range(load.connections)]
+        publishers = [kit.publisher(load, row) for row in range(load.connections)]
         for publisher in publishers:
             stack.enter_context(closing(publisher.client))
             selector.register(publisher.client, selectors.EVENT_READ, publisher)
@@ -215,11 +245,11 @@ def publish(load: Load) -> Figures:
         return start.until(end, load)
 
 
-def backlog(load: Load) -> Figures:
+def backlog(load: Load, kit: Kit = PULSAR) -> Figures:
     """Publish exactly so many entries on one producer, for a consumer to catch up with."""
     make_subscriptions(load)
     with selectors.DefaultSelector() as selector:
-        publisher = Publisher(load, 0)
+        publisher = kit.publisher(load, 0)
         with closing(publisher.client):
             selector.register(publisher.client, selectors.EVENT_READ, publisher)
 
@@ -232,14 +262,14 @@ def backlog(load: Load) -> Figures:
             return start.until(Reading.take(load, load.entries), load)
 
 
-def tail(load: Load) -> Figures:
+def tail(load: Load, kit: Kit = PULSAR) -> Figures:
     """Publish and consume at once, on so many subscriptions; count what the slowest consumer has."""
     ahead = max(load.window, TAIL_BYTES_MAX // load.shape.entry_bytes)
     with ExitStack() as stack:
         selector = stack.enter_context(selectors.DefaultSelector())
-        publisher = Publisher(load, 0)
+        publisher = kit.publisher(load, 0)
         consumers = [
-            Consumer(load, publisher.block.entries, f"tail-{row}") for row in range(max(1, load.subscriptions))
+            kit.consumer(load, publisher.block.entries, f"tail-{row}") for row in range(max(1, load.subscriptions))
         ]
         connections: list[Connection] = [publisher, *consumers]
         for connection in connections:
@@ -264,10 +294,10 @@ def tail(load: Load) -> Figures:
         return start.until(end, load)
 
 
-def catch_up(load: Load) -> Figures:
+def catch_up(load: Load, kit: Kit = PULSAR) -> Figures:
     """Consume a backlog of `entries` from its beginning, until its end or until the time is over."""
     with selectors.DefaultSelector() as selector:
-        consumer = Consumer(load, Block.make(load.shape, load.seed).entries, "catch-up")
+        consumer = kit.consumer(load, kit.publisher.make_block(load).entries, "catch-up")
         with closing(consumer.client):
             selector.register(consumer.client, selectors.EVENT_READ, consumer)
             start = Reading.take(load, 0)
@@ -280,10 +310,10 @@ def catch_up(load: Load) -> Figures:
     return start.until(end, load)
 
 
-def latency(load: Load) -> Figures:
+def latency(load: Load, kit: Kit = PULSAR) -> Figures:
     """Publish 1,000 entries a second by the clock, whatever the broker does; time each from its due moment."""
     make_subscriptions(load)
-    publisher = Publisher(load, 0)
+    publisher = kit.publisher(load, 0)
     interval_ns, count = NS_PER_S // LATENCY_PER_S, round(load.seconds * LATENCY_PER_S)
     warm = round(count * WARM_UP_RATIO)
     taken_ns: list[int] = []
@@ -316,7 +346,7 @@ def has_come(publisher: Publisher, timeout_s: float) -> bool:
     return bool(select.select([publisher.client], [], [], timeout_s)[0])
 
 
-MODES: dict[str, Callable[[Load], Figures]] = {
+MODES: dict[str, Callable[[Load, Kit], Figures]] = {
     "publish": publish,
     "backlog": backlog,
     "tail": tail,
@@ -325,10 +355,10 @@ MODES: dict[str, Callable[[Load], Figures]] = {
 }
 
 
-def main() -> None:
+def main(kit: Kit = PULSAR) -> None:
     """Drive one load and print its result."""
     mode, load = parse_load()
-    print(json.dumps(MODES[mode](load)))
+    print(json.dumps(MODES[mode](load, kit)))
 
 
 if __name__ == "__main__":

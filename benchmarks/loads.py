@@ -24,10 +24,14 @@ RATE, VOLUME, P50, P99, COST = "entries/s", "MB/s", "p50 ms", "p99 ms", "broker 
 MESSAGES = "messages/s"
 PROXY_COST = "proxy µs/entry"
 FIRST, RSS, CORE = "first acknowledged s", "RSS MiB", "core %"
+# What the parts of the machine reach in a load, in MB of payload a second.
+DISK, LOOPBACK, COPY = "disk MB/s", "loopback MB/s", "copy MB/s"
 
 ONE_KIB = Shape(1024)
 SMALL_BATCH = Shape(100, 100)
 LARGE_BATCH = Shape(1024, 128)
+# 16 KiB, as clients of Kafka send by default.
+KAFKA_BATCH = Shape(1024, 16)
 
 # How penstock is started for a load, if not as it comes; `brokers.setups` knows how. The peer always runs as one.
 PLAIN, TLS, TWO_BROKERS = "plain", "tls", "two brokers"
@@ -239,6 +243,13 @@ PLANS: tuple[Plan, ...] = (
         window=400,
     ),
     Plan(name="publish-100b-batched", text="publish batches of 100 messages of 100 B", mode=PUBLISH, shape=SMALL_BATCH),
+    Plan(
+        name="publish-1k-batched",
+        text="publish batches of 16 messages of 1 KiB, as clients of Kafka make them",
+        mode=PUBLISH,
+        shape=KAFKA_BATCH,
+        figures=(MESSAGES,),
+    ),
     Plan(name="publish-128k", text="publish batches of 128 KiB", mode=PUBLISH, shape=LARGE_BATCH),
     Plan(
         name="publish-1k-3-subscriptions",

@@ -13,7 +13,26 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.loads import CORE, COST, RATE, RSS, VOLUME
-from benchmarks.report import BEFORE, NAMES, PEER, PENSTOCK, RATES, SUBJECTS, short, times
+from benchmarks.report import (
+    BEFORE,
+    KAFKA,
+    KAFKA_SYNC,
+    LIMIT,
+    NAMES,
+    NATS,
+    NATS_SYNC,
+    NOTHING,
+    PARTS,
+    PEER,
+    PEERS,
+    PENSTOCK,
+    RATES,
+    SUBJECTS,
+    UNSYNCED,
+    compare,
+    short,
+    times,
+)
 from penstock.cli.plots import STYLE, WIDTH, page
 
 if TYPE_CHECKING:
@@ -26,14 +45,32 @@ RIGHT: Final = 24
 TOP: Final = 62
 ROW_HEIGHT: Final = 22
 AXIS_HEIGHT: Final = 26
-COLOURS: Final = {PENSTOCK: 0, BEFORE: 2, PEER: 1}
+COLOURS: Final = {PENSTOCK: 0, BEFORE: 2, PEER: 1, NATS: 4, NATS_SYNC: 5, KAFKA: 6, KAFKA_SYNC: 7, LIMIT: 8}
 # Ratios have a colour of their own: they belong to no broker.
 RATIO_COLOUR: Final = 3
+# For light and dark pages; the first four colours of lines and text are the plots' own.
+_FURTHER: Final = (
+    ("0e7490", "22d3ee"),
+    ("be123c", "fb7185"),
+    ("a16207", "facc15"),
+    ("4d7c0f", "a3e635"),
+    ("57534e", "a8a29e"),
+)
+
+
+def _further(dark: int) -> str:
+    return "".join(
+        f".f{row},.t{row}{{fill:#{both[dark]}}}.l{row}{{stroke:#{both[dark]}}}" for row, both in enumerate(_FURTHER, 4)
+    )
+
+
 MORE: Final = (
     ".dot{stroke:none}.spread{stroke-width:2;opacity:.5}.f0{fill:#0b62a4}.f1{fill:#c2410c}.f2{fill:#15803d}"
     ".f3{fill:#7e22ce}@media(prefers-color-scheme:dark){.f0{fill:#60a5fa}.f1{fill:#fb923c}.f2{fill:#4ade80}"
     ".f3{fill:#c084fc}}"
 )
+# Where a plot has more columns than penstock and Apache Pulsar.
+MORE_COLOURS: Final = f"{_further(0)}@media(prefers-color-scheme:dark){{{_further(1)}}}"
 TABLE_STYLE: Final = (
     "<style>.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem}"
     "th,td{text-align:left;padding:.2rem .5rem;border-bottom:1px solid #8884}</style>"
@@ -53,13 +90,17 @@ GROUPS: Final[tuple[tuple[str, Callable[[str], bool]], ...]] = (
 def charts(rows: Sequence[Row]) -> dict[str, str]:
     """The plots of a table by title, each an SVG element."""
     found = {}
-    compared = [row for row in rows if row["ratio"] and row["figure"] not in {COST, CORE}]
-    if compared:
-        title = "Times better than Apache Pulsar"
-        points = [(label(row), [(RATIO_COLOUR, *spread_of_ratio(row))]) for row in compared]
-        found[title] = dot_chart(title, points, {RATIO_COLOUR: "ratio of medians, and of the worst to the best rounds"})
+    for name in (*PEERS, LIMIT):
+        compared = [row for row in rows if ratio_of(row, name) and row["figure"] not in {COST, CORE}]
+        if compared:
+            title = f"Times better than {NAMES[name]}" if name != LIMIT else "Share of what the machine reaches"
+            points = [(label(row), [(RATIO_COLOUR, *spread_of_ratio(row, name))]) for row in compared]
+            legend = {RATIO_COLOUR: "ratio of medians, and of the worst to the best rounds"}
+            found[title] = dot_chart(title, points, legend)
     for title, belongs in GROUPS:
-        mine = [row for row in rows if belongs(row["figure"]) and any(map(is_positive, row["by_subject"].values()))]
+        mine = [
+            row for row in rows_of(rows) if belongs(row["figure"]) and any(map(is_positive, row["by_subject"].values()))
+        ]
         if mine:
             names = [name for name in SUBJECTS if any(name in row["by_subject"] for row in mine)]
             points = [
@@ -77,6 +118,17 @@ def charts(rows: Sequence[Row]) -> dict[str, str]:
     return found
 
 
+def rows_of(rows: Sequence[Row]) -> list[Row]:
+    """All rows but those about a part of the machine."""
+    return [row for row in rows if row["figure"] not in PARTS]
+
+
+def ratio_of(row: Row, name: str) -> float | None:
+    """How many times better than another broker penstock is, or its share of the limit; None: that cannot be said."""
+    found: float | None = row["ratio"] if name == PEER else row.get("ratios", {}).get(name)
+    return found
+
+
 def is_positive(summary: Mapping[str, Any]) -> bool:
     """Whether a figure has a place on a logarithmic axis."""
     return bool(summary["median"] > 0)
@@ -88,13 +140,14 @@ def label(row: Row, *, with_figure: bool = True) -> str:
     return f"{row['load']}, {figure}" if with_figure and figure not in {RATE, VOLUME} else str(row["load"])
 
 
-def spread_of_ratio(row: Row) -> tuple[float, float, float]:
+def spread_of_ratio(row: Row, name: str) -> tuple[float, float, float]:
     """The ratio of the medians, and what the least and the most of both sides make of it."""
-    own, peer = (row["by_subject"][name] for name in (PENSTOCK, PEER))
+    own, peer = (row["by_subject"][side] for side in (PENSTOCK, name))
     upper, lower = (own, peer) if row["figure"] in RATES else (peer, own)
-    least = upper["least"] / lower["most"] if upper["least"] > 0 else row["ratio"]
-    most = upper["most"] / lower["least"] if lower["least"] > 0 else row["ratio"]
-    return row["ratio"], least, most
+    middle = ratio_of(row, name) or 0.0
+    least = upper["least"] / lower["most"] if upper["least"] > 0 else middle
+    most = upper["most"] / lower["least"] if lower["least"] > 0 else middle
+    return middle, least, most
 
 
 def dot_chart(
@@ -120,9 +173,10 @@ def dot_chart(
         f"{name}: {', '.join(f'{legend[colour]} {short(median)}' for colour, median, *_ in dots)}"
         for name, dots in rows
     )
+    colours = MORE + MORE_COLOURS if max(legend) > RATIO_COLOUR else MORE
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" ',
-        f'aria-label="{escape(f"{title}: {said}")}"><style>{STYLE}{MORE}</style>',
+        f'aria-label="{escape(f"{title}: {said}")}"><style>{STYLE}{colours}</style>',
         f'<text class="text" x="8" y="18" font-weight="bold">{escape(title)}</text>',
     ]
     at = 8
@@ -148,40 +202,68 @@ def dot_chart(
     return "".join([*parts, "</svg>"])
 
 
-def html_table(rows: Sequence[Row]) -> str:
-    """The table of all rows, processor time beside the first figure of a load."""
-    subjects = [name for name in SUBJECTS if any(name in row["by_subject"] for row in rows)]
-    heads = ["load", "what it measures", "figure", *(part for name in subjects for part in (NAMES[name], "µs/entry"))]
-    lines = [[*heads, *(["than before"] if BEFORE in subjects else []), "times better"]]
+def table(rows: Sequence[Row], names: Sequence[str] = SUBJECTS) -> list[list[str]]:
+    """The cells of all rows, the heads first: for each broker its figure, its processor time, and the comparison.
+
+    Processor time stands beside the first figure of a load.
+    """
+    found = [name for name in names if any(name in row["by_subject"] for row in rows)]
+    heads = {name: [NAMES[name], "µs/entry", "ratio"] for name in found}
+    heads[PENSTOCK] = [NAMES[PENSTOCK], "µs/entry"]
+    heads[LIMIT] = [NAMES[LIMIT], "of the limit"]
+    lines = [["load", "what it measures", "figure", *(head for name in found for head in heads[name])]]
     costs = {row["load"]: row["by_subject"] for row in rows if row["figure"] == COST}
     told: set[str] = set()
-    for row in (row for row in rows if row["figure"] != COST):
-        cost = {} if row["load"] in told else costs.get(row["load"], {})
-        cells = [cell for name in subjects for cell in (spread(row["by_subject"].get(name)), spread(cost.get(name)))]
-        before = [times(row["gain"])] if BEFORE in subjects else []
-        text = "" if row["load"] in told else row["text"]
-        lines.append([row["load"], text, row["figure"], *cells, *before, times(row["ratio"])])
+    for row in (row for row in rows_of(rows) if row["figure"] != COST):
+        first = row["load"] not in told
+        cost = costs.get(row["load"], {}) if first else {}
+        line = [row["load"], row["text"] if first else "", row["figure"]]
+        for name in found:
+            line.append(spread(row["by_subject"].get(name), NOTHING))
+            if name != LIMIT:
+                line.append(spread(cost.get(name)))
+            if name != PENSTOCK:
+                line.append(times(row["gain"]) if name == BEFORE else compare(name, ratio_of(row, name)))
+        lines.append(line)
         told.add(row["load"])
-    head, *body = [[escape(str(cell)) for cell in line] for line in lines]
+    return lines
+
+
+def parts_table(rows: Sequence[Row]) -> list[list[str]]:
+    """What each part of the machine reaches in each load, the heads first; empty without such figures."""
+    cells: dict[str, dict[str, str]] = {}
+    for row in rows:
+        if row["figure"] in PARTS:
+            cells.setdefault(row["load"], {})[row["figure"]] = spread(row["by_subject"].get(LIMIT), NOTHING)
+    lines = [[load, *(mine.get(part, NOTHING) for part in PARTS)] for load, mine in cells.items()]
+    return [["load", *PARTS], *lines] if lines else []
+
+
+def html_table(lines: Sequence[Sequence[str]]) -> str:
+    """A table whose first line is that of the heads."""
+    head, *body = [[escape(cell) for cell in line] for line in lines]
     parts = ['<div class="wide"><table>', *(f"<th>{cell}</th>" for cell in head)]
     parts += [f"<tr>{''.join(f'<td>{cell}</td>' for cell in line)}</tr>" for line in body]
     return "".join([*parts, "</table></div>", TABLE_STYLE])
 
 
-def spread(summary: Mapping[str, Any] | None) -> str:
-    """Median, and least to most."""
+def spread(summary: Mapping[str, Any] | None, without: str = "") -> str:
+    """Median, and least to most; `without` any."""
     if summary is None:
-        return ""
+        return without
     ends = "" if summary["least"] == summary["most"] else f" ({short(summary['least'])}–{short(summary['most'])})"
     return f"{short(summary['median'])}{ends}{' void' if summary['void'] else ''}"
 
 
-def about_line(about: Mapping[str, Any]) -> str:
-    """When, where and how often it was measured."""
+def about_line(about: Mapping[str, Any], rows: Sequence[Row] = ()) -> str:
+    """When and where it was measured, and who synced before receipts."""
     note = f" {about['note']}" if "note" in about else ""
-    return f"Measured {about['at'][:10]} on {about['machine']}, Python {about['python']}; both with fsync.{note}"
+    lax = [NAMES[name] for name in UNSYNCED if any(name in row["by_subject"] for row in rows)]
+    synced = f"all but {' and '.join(lax)} sync before they acknowledge" if lax else "both with fsync"
+    return f"Measured {about['at'][:10]} on {about['machine']}, Python {about['python']}; {synced}.{note}"
 
 
 def html_page(about: Mapping[str, Any], rows: Sequence[Row]) -> str:
     """The whole page."""
-    return page("penstock, measured", [escape(about_line(about)), *charts(rows).values(), html_table(rows)])
+    tables = [html_table(lines) for lines in (table(rows), parts_table(rows)) if lines]
+    return page("penstock, measured", [escape(about_line(about, rows)), *charts(rows).values(), *tables])

@@ -12,17 +12,24 @@ import os
 import resource
 import socket
 import subprocess
+import time
 import urllib.request
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 KIB = 1024
 # The first request loads what answers it, and a broker that is measured may be busy.
 ASK_TIMEOUT_S = 120.0
 # Pulsar's standalone closes its ledgers on SIGTERM; past this it hangs, and a benchmark must not.
 STOP_TIMEOUT_S = 30.0
+# Java's brokers: 7 s when the machine is idle; 36 s was seen under load.
+START_TIMEOUT_S = 120.0
+POLL_S = 0.05
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never by a proxy of the environment
@@ -128,6 +135,29 @@ def parse_metrics(text: str) -> dict[str, float]:
             name = sample.partition("{")[0]
             values[name] = values.get(name, 0.0) + float(value)
     return values
+
+
+def cache_of(folder: str) -> Path:
+    """Where a peer's programs are kept between runs."""
+    return Path(os.environ.get("PENSTOCK_PEER_CACHE", "~/.cache/penstock-peer")).expanduser() / folder
+
+
+def accepts(port: int) -> bool:
+    """Whether somebody listens."""
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
+        return True
+    return False
+
+
+def wait_for(process: subprocess.Popen[bytes], is_ready: Callable[[], bool], name: str, logs: Sequence[Path]) -> None:
+    """Return once a peer is ready. Raises PeerError, with the end of the first of its logs that says something."""
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while not is_ready():
+        if process.poll() is not None or time.monotonic() > deadline_s:
+            said = (log.read_text(errors="replace") for log in logs if log.exists())
+            tail = next((text[-2000:] for text in said if text), "")
+            raise PeerError(f"{name} did not become ready in {START_TIMEOUT_S:.0f} s; its log ends:\n{tail}")
+        time.sleep(POLL_S)
 
 
 def free_port() -> int:

@@ -11,13 +11,11 @@ Processes: ZooKeeper (the server that Pulsar ships), a bookie (Pulsar's standalo
 from __future__ import annotations
 
 import json
-import socket
 import urllib.request
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
-from benchmarks.process import free_port, stop
+from benchmarks.process import accepts, free_port, stop
 from benchmarks.pulsar_peer import SETTINGS, find_java, resolve, run_java, wait_for, wait_until_ready, write_settings
 
 if TYPE_CHECKING:
@@ -185,10 +183,3 @@ class PulsarCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-
-def accepts(port: int) -> bool:
-    """Whether somebody listens."""
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
-        return True
-    return False

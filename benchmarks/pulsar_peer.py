@@ -25,9 +25,10 @@ import urllib.request
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from benchmarks.process import Address, PeerError, free_port, stop
+from benchmarks.process import Address, PeerError, cache_of, free_port, stop
+from benchmarks.process import wait_for as wait_for_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
 PULSAR_VERSION = "4.2.4"
 JAVA_MAJOR_MIN = 17
 RESOLVE_TIMEOUT_S = 900.0
-# 7 s when the machine is idle; 36 s was seen under load.
-START_TIMEOUT_S = 120.0
-POLL_S = 0.05
 READY_PATHS: Final = ("brokers/ready", "namespaces/public/default")
 # What a Java machine ends with when SIGTERM has run its shutdown hooks.
 ENDED_AS_TOLD: Final = 128 + signal.SIGTERM
@@ -72,6 +70,17 @@ POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 </project>
 """
 
+
+class Artifact(NamedTuple):
+    """A broker as Maven fetches it: its name for people, its folder in the cache, and the project that asks for it."""
+
+    name: str
+    folder: str
+    pom: str
+
+
+PULSAR: Final = Artifact("Apache Pulsar", PULSAR_VERSION, POM)
+
 # What the shipped standalone.conf says, on loopback and for one bookie, save for one line: journalSyncData, which the
 # shipped file switches off and the server's own default switches on.
 SETTINGS = {
@@ -102,7 +111,7 @@ SETTINGS = {
 }
 
 LOGGING = """<Configuration status="WARN">
-  <Appenders><File name="file" fileName="${sys:pulsar.log.dir}/pulsar.log">
+  <Appenders><File name="file" fileName="${sys:pulsar.log.dir}/broker.log">
     <PatternLayout pattern="%d %p [%t] %c{1} %m%n"/></File></Appenders>
   <Loggers><Root level="warn"><AppenderRef ref="file"/></Root></Loggers>
 </Configuration>
@@ -211,31 +220,31 @@ class PulsarProcess:
             self.stop()
 
 
-def find_java() -> str:
-    """Return a Java launcher that is new enough."""
+def find_java(name: str = PULSAR.name) -> str:
+    """Return a Java launcher that is new enough for the broker of this name."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(f"{home}/bin/java" if home else "java")
     if java is None:
-        raise PeerError(f"Apache Pulsar needs Java {JAVA_MAJOR_MIN} or later: install a JRE or set JAVA_HOME")
+        raise PeerError(f"{name} needs Java {JAVA_MAJOR_MIN} or later: install a JRE or set JAVA_HOME")
     text = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
     found = re.search(r'version "(\d+)', text)
     if found is None or int(found[1]) < JAVA_MAJOR_MIN:
-        raise PeerError(f"Apache Pulsar needs Java {JAVA_MAJOR_MIN} or later, and {java} says: {text.splitlines()[0]}")
+        raise PeerError(f"{name} needs Java {JAVA_MAJOR_MIN} or later, and {java} says: {text.splitlines()[0]}")
     return java
 
 
-def resolve() -> str:
+def resolve(artifact: Artifact = PULSAR) -> str:
     """Return the broker's class path, downloading it the first time."""
-    cache = Path(os.environ.get("PENSTOCK_PEER_CACHE", "~/.cache/penstock-peer")).expanduser() / PULSAR_VERSION
+    cache = cache_of(artifact.folder)
     kept = cache / "classpath.txt"
     if kept.exists() and all(Path(jar).exists() for jar in kept.read_text().split(":")):
         return kept.read_text()
     maven = shutil.which("mvn")
     if maven is None:
-        raise PeerError("Apache Pulsar is fetched by Maven the first time: install mvn (3.6 or later)")
+        raise PeerError(f"{artifact.name} is fetched by Maven the first time: install mvn (3.6 or later)")
     cache.mkdir(parents=True, exist_ok=True)
     pom, fresh = cache / "pom.xml", cache / "classpath.new"
-    pom.write_text(POM)
+    pom.write_text(artifact.pom)
     fetch = subprocess.run(
         [maven, "-q", "-B", "-f", pom, CLASSPATH_GOAL, f"-Dmdep.outputFile={fresh}"],
         capture_output=True,
@@ -244,7 +253,7 @@ def resolve() -> str:
         timeout=RESOLVE_TIMEOUT_S,
     )
     if fetch.returncode:
-        raise PeerError(f"Maven could not fetch Apache Pulsar {PULSAR_VERSION}:\n{fetch.stdout[-2000:]}")
+        raise PeerError(f"Maven could not fetch {artifact.name} ({artifact.folder}):\n{fetch.stdout[-2000:]}")
     fresh.replace(kept)
     return kept.read_text()
 
@@ -302,13 +311,7 @@ def wait_until_ready(
 
 def wait_for(process: subprocess.Popen[bytes], home: Path, is_ready: Callable[[], bool]) -> None:
     """Return once a program of the peer is ready. Raises PeerError, with the end of its log."""
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while not is_ready():
-        if process.poll() is not None or time.monotonic() > deadline:
-            log = home / "pulsar.log"
-            tail = (log if log.exists() else home / "stdout.log").read_text(errors="replace")[-2000:]
-            raise PeerError(f"Apache Pulsar did not become ready in {START_TIMEOUT_S:.0f} s; its log ends:\n{tail}")
-        time.sleep(POLL_S)
+    wait_for_process(process, is_ready, PULSAR.name, (home / "broker.log", home / "stdout.log"))
 
 
 def answers(admin_port: int, path: str, token: str) -> bool:

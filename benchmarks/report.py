@@ -8,17 +8,33 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from benchmarks.loads import COST, MESSAGES, PLANS, RATE, TARGETS, VOLUME, Target
+from benchmarks.loads import COPY, COST, DISK, LOOPBACK, MESSAGES, PLANS, RATE, TARGETS, VOLUME, Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 PENSTOCK, BEFORE, PEER = "penstock", "before", "pulsar"
-NAMES = {PENSTOCK: "penstock", BEFORE: "penstock before", PEER: "Apache Pulsar"}
-SUBJECTS = (PENSTOCK, BEFORE, PEER)
+NATS, NATS_SYNC, KAFKA, KAFKA_SYNC, LIMIT = "nats", "nats-sync", "kafka", "kafka-sync", "limit"
+NAMES = {
+    PENSTOCK: "penstock",
+    BEFORE: "penstock before",
+    PEER: "Apache Pulsar",
+    NATS: "NATS JetStream (default)",
+    NATS_SYNC: "NATS JetStream (sync_interval: always)",
+    KAFKA: "Apache Kafka (default)",
+    KAFKA_SYNC: "Apache Kafka (flush.messages=1)",
+    LIMIT: "the machine",
+}
+SUBJECTS = tuple(NAMES)
+# Other brokers than penstock, and those of them that acknowledge what is not yet on the disk.
+PEERS = (PEER, NATS, NATS_SYNC, KAFKA, KAFKA_SYNC)
+UNSYNCED = (NATS, KAFKA)
+NOTHING = "–"
+# What the limit of a load consists of.
+PARTS = (DISK, LOOPBACK, COPY)
 RATES = {RATE, VOLUME, MESSAGES, "read entries/s"}
 TEXTS = {
     "start": "from the start of the process",
@@ -63,9 +79,10 @@ class Row:
     load: str
     figure: str
     by_subject: Mapping[str, Summary]
-    ratio: float | None  # how many times better than the peer
+    ratio: float | None  # how many times better than Apache Pulsar, which targets are about
     target: Target | None
     gain: float | None = None  # how many times better than before
+    ratios: Mapping[str, float] = field(default_factory=dict)  # than each of the others, and of the machine's limit
 
     @property
     def is_worse(self) -> bool:
@@ -100,8 +117,9 @@ def summarize(samples: Iterable[Sample]) -> list[Row]:
     rows = []
     for (load, figure), by_subject in gathered.items():
         summaries = {subject: summary(taken) for subject, taken in by_subject.items()}
+        ratios = {name: found for name in (*PEERS, LIMIT) if (found := ratio(figure, summaries, name)) is not None}
         gain = ratio(figure, summaries, BEFORE)
-        rows.append(Row(load, figure, summaries, ratio(figure, summaries), targets.get((load, figure)), gain))
+        rows.append(Row(load, figure, summaries, ratios.get(PEER), targets.get((load, figure)), gain, ratios))
     return rows
 
 
@@ -112,8 +130,11 @@ def summary(taken: Sequence[Sample]) -> Summary:
     return Summary(statistics.median(values), min(values), max(values), void, len(values))
 
 
-def ratio(figure: str, summaries: Mapping[str, Summary], other: str = PEER) -> float | None:
-    """Say how many times better than another subject penstock is, or None where that can't be said."""
+def ratio(figure: str, summaries: Mapping[str, Summary], other: str) -> float | None:
+    """Say how many times better than another subject penstock is, or None where that can't be said.
+
+    Than the machine, it is the share of the limit that penstock reaches.
+    """
     own, peer = summaries.get(PENSTOCK), summaries.get(other)
     if own is None or peer is None or own.void or peer.void or not own.median or not peer.median:
         return None
@@ -123,20 +144,33 @@ def ratio(figure: str, summaries: Mapping[str, Summary], other: str = PEER) -> f
 def markdown(rows: Sequence[Row]) -> str:
     """Write the rows that matter as a Markdown table that also reads well as plain text; the samples hold the rest.
 
-    Behind each broker's figure stands its processor time per entry.
+    Behind each broker's figure stands its processor time per entry, and behind those the comparisons: with the version
+    before, with Apache Pulsar, which the targets are about, with the other brokers, and the share of the limit.
     """
     subjects = [name for name in SUBJECTS if any(name in row.by_subject for row in rows)]
-    heads = [part for name in subjects for part in (name, "µs/entry")]
-    compared = [*(["than before"] if BEFORE in subjects else []), "times better", "floor", "goal", "reached"]
+    others = [name for name in subjects if name in {*PEERS, LIMIT} - {PEER}]
+    heads = [part for name in subjects for part in (name, "µs/entry")[: 1 + (name != LIMIT)]]
+    compared = [
+        *(["than before"] if BEFORE in subjects else []),
+        *("times better", "floor", "goal", "reached"),
+        *("of the limit" if name == LIMIT else f"than {name}" for name in others),
+    ]
     cells = [["load", "figure", *heads, *compared]]
     costs = {row.load: row for row in rows if row.figure == COST}
     for row in shown_rows(rows):
         target = row.target or Target(row.load, row.figure)
         floor = f"≤ {short(target.at_most)}" if target.at_most is not None else times(target.floor)
         cost = costs.pop(row.load, None)  # beside the first figure of a load only
-        values = [str(part.by_subject.get(subject, "")) if part else "" for subject in subjects for part in (row, cost)]
+        values = [
+            str(part.by_subject.get(subject, NOTHING if part is row else "")) if part else ""
+            for subject in subjects
+            for part in (row, cost)[: 1 + (subject != LIMIT)]
+        ]
+        more = [compare(name, row.ratios.get(name)) for name in others]
         gains = [f"{times(row.gain)}{' worse' if row.is_worse else ''}"] if BEFORE in subjects else []
-        cells.append([row.load, row.figure, *values, *gains, times(row.ratio), floor, times(target.goal), row.verdict])
+        cells.append(
+            [row.load, row.figure, *values, *gains, times(row.ratio), floor, times(target.goal), row.verdict, *more]
+        )
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in cells
@@ -147,12 +181,12 @@ def markdown(rows: Sequence[Row]) -> str:
 
 def shown_rows(rows: Sequence[Row]) -> list[Row]:
     """Leave out figures that explain others."""
-    return [row for row in told_rows(rows) if row.figure != COST]
+    return [row for row in told_rows(rows) if row.figure not in {COST, *PARTS}]
 
 
 def told_rows(rows: Sequence[Row]) -> list[Row]:
-    """Leave out figures that explain others, but not the processor time."""
-    shown = {plan.name: plan.shown for plan in PLANS}
+    """Leave out figures that explain others, but not the processor time and the parts of the limit."""
+    shown = {plan.name: (*plan.shown, *PARTS) for plan in PLANS}
     return [row for row in rows if row.figure in shown.get(row.load, (row.figure,))]
 
 
@@ -167,6 +201,7 @@ def as_json(rows: Sequence[Row]) -> list[dict[str, object]]:
             "figure": row.figure,
             "by_subject": {name: asdict(one) for name, one in row.by_subject.items()},
             "ratio": row.ratio,
+            "ratios": dict(row.ratios),
             "gain": row.gain,
             "verdict": row.verdict,
             "shown": row in told,
@@ -181,6 +216,15 @@ def print_table(title: str, columns: Mapping[str, Mapping[str, float]]) -> None:
     for figure in next(iter(columns.values())):
         cells = [short(values[figure]) if figure in values else "" for values in columns.values()]
         print(f"| {figure} | " + " | ".join(cells) + " |", flush=True)
+
+
+def compare(name: str, value: float | None) -> str:
+    """Format how penstock compares: a share of the machine's limit in per cent, else how many times better it is."""
+    if value is None:
+        return NOTHING
+    if name == LIMIT:
+        return f"{100 * value:.0f} %"
+    return f"{short(value) if value >= 10 else format(value, '.2g')}×"
 
 
 def times(value: float | None) -> str:

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make bench`: every load against penstock, and with `--peer pulsar` against Apache Pulsar in the same minutes.
+"""`make bench`: every load against penstock, and with `--peer` against other brokers in the same minutes.
 
-Why: a figure alone says more about the machine than about the broker. So both brokers run side by side on fresh data,
-take each load in turns (A B, then B A), both with fsync, and the medians of several rounds are compared.
+Why: a figure alone says more about the machine than about the broker. So all brokers run side by side on fresh data,
+take each load in turns (A B, then B A), and the medians of several rounds are compared. Those that do not sync before
+a receipt by default are measured as they come, and as told to. `--peer limit` is what the machine itself reaches.
 Where: prints a table; leaves it, a page with plots and all samples in `benchmarks/results/`. Exits 1 if a load failed
 or a floor was missed. The first round is taken whole, later ones only while the time (`--minutes`) permits.
 
     python -m benchmarks.run --peer pulsar --loads 'publish-*' --rounds 3
+    python -m benchmarks.run --peer nats,kafka,limit
     python -m benchmarks.run --before ../older-checkout
 """
 
@@ -26,11 +28,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.brokers import add_before_option, add_peer_option, subjects_of
-from benchmarks.loads import CORE, PENSTOCK_WARM_UP_S, PLAIN, PLANS, QUICK, RSS, WARM_UP, WARM_UP_S, Plan
+from benchmarks.brokers import add_before_option
+from benchmarks.loads import CORE, PLAIN, PLANS, QUICK, RSS, WARM_UP, Plan
 from benchmarks.page import html_page
+from benchmarks.peers import add_peers_option, contenders
 from benchmarks.process import usage
-from benchmarks.report import PEER, Sample, as_json, markdown, summarize, told_rows
+from benchmarks.report import Sample, as_json, markdown, summarize, told_rows
 from benchmarks.subjects import LoadFailed, Subject
 
 if TYPE_CHECKING:
@@ -39,8 +42,8 @@ if TYPE_CHECKING:
 RESULTS = Path(__file__).resolve().parent / "results"
 SETTLE_S = 3.0
 FAILED = "failed"
-# For the whole table. The first round of a peer alone takes longer than that of penstock.
-MINUTES, MINUTES_WITH_OTHERS = 8.0, 20.0
+# For the whole table, and for each other broker. The first round of a peer takes longer than that of penstock.
+MINUTES, MINUTES_OF_OTHERS = 8.0, 12.0
 # Busier than this, a process may be what limits a load. If the broker is so too, the load measured the broker.
 CORE_RATIO_MAX = 0.85
 # Others at work flatter whichever broker needs fewer cores.
@@ -56,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"bench: the machine is busy (load average {busy:.1f}); the figures mean little", file=sys.stderr)
     samples: list[Sample] = []
     status, began_s = 0, time.monotonic()
-    deadline_s = began_s + 60 * (options.minutes or (MINUTES_WITH_OTHERS if len(subjects_of(options)) > 1 else MINUTES))
+    deadline_s = began_s + 60 * (options.minutes or MINUTES + MINUTES_OF_OTHERS * (len(contenders(options)) - 1))
     for number in range(options.rounds):
         if number and time.monotonic() > deadline_s:
             print(f"bench: the time is over after {number} of {options.rounds} rounds", file=sys.stderr)
@@ -84,13 +87,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="bench", description="Measure penstock, and a peer beside it.")
-    add_peer_option(parser)
+    add_peers_option(parser)
     add_before_option(parser)
     parser.add_argument("--loads", default="*", metavar="GLOBS", help="only loads that match; several with commas")
     parser.add_argument("--seconds", type=float, default=2.0, help="the measured part of each load")
     parser.add_argument("--rounds", type=int, default=5, help="at most, as the time permits")
     parser.add_argument(
-        "--minutes", type=float, help=f"for all rounds (default: {MINUTES}; beside others {MINUTES_WITH_OTHERS})"
+        "--minutes", type=float, help=f"for all rounds (default: {MINUTES}, and {MINUTES_OF_OTHERS} for each other)"
     )
     parser.add_argument("--seed", type=int, default=1, help="chooses payloads and sizes")
     parser.add_argument("--idle-seconds", type=float, default=10.0, help="over which idle processor time is taken")
@@ -119,13 +122,15 @@ def one_round(options: argparse.Namespace, plans: Sequence[Plan], row: int, dead
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-", dir=options.scratch)))
         subjects = [
-            Subject(name, setups[PLAIN], scratch / name, setups) for name, setups in subjects_of(options).items()
+            Subject(name, one.setups[PLAIN], scratch / name, one.setups, one.driver)
+            for name, one in contenders(options).items()
         ]
         for subject in subjects:
             stack.callback(subject.stop)
-            for figure, value in subject.start().items():
+            started = subject.start()
+            for figure, value in started.items() if subject.has("start") else ():
                 yield Sample("start", subject.name, figure, value)
-        yield from idle(subjects, options)
+        yield from idle([subject for subject in subjects if subject.has("idle")], options)
         for subject in subjects if not options.quick else []:
             yield from warm_up(subject, options.seed)
         for number, plan in enumerate(plans):
@@ -133,11 +138,12 @@ def one_round(options: argparse.Namespace, plans: Sequence[Plan], row: int, dead
                 break
             # Who goes first changes from load to load and from round to round.
             for subject in subjects if (row + number) % 2 == 0 else subjects[::-1]:
-                if row == 0 or not plan.once:
+                if subject.has(plan.name) and (row == 0 or not plan.once):
                     yield from one_load(subject, plan, options, row)
         for subject in subjects:
             subject.stop()
-            yield Sample("peak", subject.name, RSS, subject.rss_peak_mib)
+            if subject.has("peak"):
+                yield Sample("peak", subject.name, RSS, subject.rss_peak_mib)
 
 
 def idle(subjects: Sequence[Subject], options: argparse.Namespace) -> Iterator[Sample]:
@@ -153,13 +159,10 @@ def idle(subjects: Sequence[Subject], options: argparse.Namespace) -> Iterator[S
 
 
 def warm_up(subject: Subject, seed: int) -> Iterator[Sample]:
-    """Drive every kind of work; only a failure is worth a sample.
-
-    Nothing is compiled in penstock as it runs, so that a second of each is enough.
-    """
-    for plan in WARM_UP:
+    """Drive every kind of work; only a failure is worth a sample."""
+    for plan in filter(lambda plan: subject.has(plan.name), WARM_UP):
         try:
-            subject.drive(plan, seconds=WARM_UP_S if subject.name == PEER else PENSTOCK_WARM_UP_S, seed=seed, note="0")
+            subject.drive(plan, seconds=subject.driver.warm_up_s, seed=seed, note="0")
         except LoadFailed as failure:
             yield failed(plan, subject, failure)
 

@@ -13,17 +13,18 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from benchmarks.client import Client
-from benchmarks.loads import FIRST, LOAD_TIMEOUT_S, PLAIN, TLS
+from benchmarks.loads import FIRST, LOAD_TIMEOUT_S, PENSTOCK_WARM_UP_S, PLAIN, TLS
 from benchmarks.process import Address, PeerError, ask, forget_pages, usage
 from penstock.cli.bench_frames import Block, Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from contextlib import AbstractContextManager
 
     from benchmarks.loads import Plan
@@ -38,6 +39,36 @@ class LoadFailed(Exception):
     """A load ended with an error: a receipt missing or out of order, a wrong byte, a refusal."""
 
 
+def acknowledge_one(port: int) -> None:
+    """Publish one message by Pulsar's protocol, and wait for its receipt."""
+    with closing(Client(port)) as client:
+        client.open_producer(f"{TOPIC}first", 0)
+        block = Block.make(Shape(1024), seed=0)
+        client.socket.sendall(block.frames[: block.ends[0]])
+        client.await_receipt()
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """How the brokers of one protocol are driven; by default, those of Pulsar's.
+
+    Attributes:
+        tool: the module of `benchmarks` that drives all their loads; "": the one that each load names.
+        loads: the names of those that they have an equivalent of; None: of all.
+        acknowledge_one: publishes one message at a port, and returns when it is acknowledged.
+        warm_up_s: for how long each kind of work is done before anything is measured.
+    """
+
+    tool: str = ""
+    loads: Collection[str] | None = None
+    acknowledge_one: Callable[[int], None] = acknowledge_one
+    warm_up_s: float = PENSTOCK_WARM_UP_S
+
+    def without(self, names: Collection[str]) -> Driver:
+        """The same, without some loads."""
+        return replace(self, loads=[name for name in self.loads or () if name not in names])
+
+
 class Subject:
     """A broker by name, with the data directory that its restarts share."""
 
@@ -47,18 +78,23 @@ class Subject:
         launch: Callable[[Path], AbstractContextManager[Address]],
         data: Path,
         setups: Mapping[str, Callable[[Path], AbstractContextManager[Address]]] = MappingProxyType({}),
+        driver: Driver = Driver(),
     ) -> None:
         """Keep how to start it; `setups` says how for loads that want it otherwise."""
-        self.name, self.launch, self.data, self.setups = name, launch, data, setups
+        self.name, self.launch, self.data, self.setups, self.driver = name, launch, data, setups, driver
         self.running = ExitStack()
         self.address: Address | None = None
         self.rss_peak_mib = 0.0
+
+    def has(self, load: str) -> bool:
+        """Whether a load means something here."""
+        return self.driver.loads is None or load in self.driver.loads
 
     def start(self) -> dict[str, float]:
         """Start it; return the seconds until it said it was ready, and until it had acknowledged one message."""
         self.address = self.running.enter_context(self.launch(self.data))
         ready_s = time.monotonic() - self.address.started_s
-        acknowledge_one(self.address.port)
+        self.driver.acknowledge_one(self.address.port)
         return {"ready s": ready_s, FIRST: time.monotonic() - self.address.started_s}
 
     def stop(self) -> None:
@@ -138,7 +174,7 @@ class Subject:
         load = {**place, **load}
         try:
             done = subprocess.run(
-                [sys.executable, "-m", f"benchmarks.{tool}", mode, json.dumps(load)],
+                [sys.executable, "-m", f"benchmarks.{self.driver.tool or tool}", mode, json.dumps(load)],
                 capture_output=True,
                 text=True,
                 check=False,
@@ -158,15 +194,6 @@ class Subject:
         if cold:
             forget_pages(self.data)
         self.start()
-
-
-def acknowledge_one(port: int) -> None:
-    """Publish one message and wait for its receipt."""
-    with closing(Client(port)) as client:
-        client.open_producer(f"{TOPIC}first", 0)
-        block = Block.make(Shape(1024), seed=0)
-        client.socket.sendall(block.frames[: block.ends[0]])
-        client.await_receipt()
 
 
 def is_running(pid: int) -> bool:

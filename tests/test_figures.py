@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from benchmarks.loads import DISK
 from benchmarks.page import charts, html_page
-from benchmarks.report import BEFORE, PEER, PENSTOCK, Sample, as_json, summarize
-from tools.write_figures import FIGURES, FILE, LINES, README, files, kept, readme_part
+from benchmarks.report import BEFORE, KAFKA, LIMIT, NAMES, NATS, NATS_SYNC, PEER, PENSTOCK, Sample, as_json, summarize
+from tools.write_figures import FIGURES, FILE, LINES, README, files, kept, page, readme_part
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 DOCUMENT: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
 
@@ -31,16 +35,20 @@ def test_the_readme_says_when_it_was_measured() -> None:
     assert DOCUMENT["about"]["at"][:10] in part
 
 
-def run_of(rate: float) -> dict[str, Any]:
-    """What a run leaves."""
+def run_of(rate: float, others: Sequence[str] = ()) -> dict[str, Any]:
+    """What a run leaves; with others, each as good as penstock was before."""
     samples = [
         Sample(load, subject, figure, value * factor)
         for line in LINES
         for load, figure in line.figures
-        for subject, value in ((PENSTOCK, rate), (BEFORE, rate / 2), (PEER, rate / 4))
+        for subject, value in (
+            *((PENSTOCK, rate), (BEFORE, rate / 2), (PEER, rate / 4)),
+            *((other, rate / 2) for other in others),
+        )
         for factor in (0.9, 1, 1.1)
     ]
     samples.append(Sample("publish-1k-w1000", PENSTOCK, "generator core", 0.3))
+    samples += [Sample("publish-1k-w1000", other, DISK, 700) for other in others if other == LIMIT]
     about = {"at": "2026-01-02T03:04:05Z", "machine": "one", "python": "3", "seconds": 2, "scratch": "/somewhere"}
     return {"about": about, "rows": as_json(summarize(samples)), "samples": []}
 
@@ -57,7 +65,29 @@ def test_a_new_run_changes_all_lines_of_the_readme_and_leaves_out_what_only_expl
     assert "scratch" not in taken["about"]
 
 
-@pytest.mark.parametrize("document", [DOCUMENT, kept(run_of(3.0))], ids=["kept", "new"])
+ALL = (NATS, NATS_SYNC, KAFKA, LIMIT)
+
+
+def test_a_run_beside_several_others_has_columns_for_each_of_them() -> None:
+    taken = kept(run_of(12_345.0, ALL))
+
+    head = next(line for line in readme_part(taken).splitlines() if line.startswith("| load"))
+    assert head.count("ratio") == 4
+    assert head.endswith("| of the limit |")
+    assert "all but NATS JetStream (default) and Apache Kafka (default) sync before they acknowledge" in readme_part(
+        taken
+    )
+    lines = page(taken).splitlines()
+    (first,) = (line for line in lines if line.startswith("| publish-1k-w1000 | publish"))
+    assert first.endswith("| 200 % |")
+    assert first.count("| 2× |") == 3
+    assert all(NAMES[name] in "".join(lines) for name in ALL)
+    assert "| publish-1k-w1000 | 700 | – | – |" in lines
+
+
+@pytest.mark.parametrize(
+    "document", [DOCUMENT, kept(run_of(3.0)), kept(run_of(3.0, ALL))], ids=["kept", "new", "several"]
+)
 def test_plots_are_well_formed_and_say_what_they_show(document: dict[str, Any]) -> None:
     drawn = charts(document["rows"])
 

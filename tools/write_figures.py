@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Take the figures of a run of the benchmarks into the documentation.
 
-    make bench PEER=pulsar
+    make bench PEER=pulsar,nats,kafka,limit
     python -m tools.write_figures benchmarks/results/latest.json
     python -m tools.write_figures            # writes again what stands in docs/figures
 
@@ -18,9 +18,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from benchmarks.loads import CORE, COST, FIRST, P50, P99, RATE, RSS, VOLUME
-from benchmarks.page import about_line, charts, spread
-from benchmarks.report import NAMES, PEER, PENSTOCK, short
+from benchmarks.loads import CORE, COST, FIRST, MESSAGES, P50, P99, RATE, RSS, VOLUME
+from benchmarks.page import about_line, charts, parts_table, ratio_of, table
+from benchmarks.report import LIMIT, NAMES, NOTHING, PEER, PEERS, PENSTOCK, compare, short
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,6 +53,7 @@ LINES: Final = (
         "entries/s",
     ),
     Line("publish 1 KiB with TLS", (("publish-1k-tls", RATE),), "entries/s"),
+    Line("publish batches of 16 × 1 KiB", (("publish-1k-batched", MESSAGES),), "messages/s"),
     Line("publish 128 KiB", (("publish-128k", VOLUME),), "MB/s"),
     Line("catch-up 1 KiB", (("catch-up-1k", RATE),), "entries/s"),
     Line("catch-up 128 KiB", (("catch-up-128k", VOLUME),), "MB/s"),
@@ -92,22 +93,56 @@ LINES: Final = (
 )
 
 
+FURTHER: Final = tuple(name for name in PEERS if name != PEER)
+WHAT_IS_EQUAL: Final = (
+    "## What is equal, and what is not",
+    "",
+    "All brokers are driven by the same generator, in their own protocols, and every receipt is checked. An entry is a",
+    "message for NATS and a record batch for Kafka, each in a request of its own; the row of batches is how clients of",
+    "Kafka send by default. A topic is a stream, or a topic with one partition.",
+    "",
+    "NATS and Kafka acknowledge by default what is not yet on the disk: a machine that loses power loses up to two",
+    "minutes of it (NATS), or as much as the system has not written yet (Kafka, which relies on replicas). Told to",
+    "sync, they promise what penstock promises. Reading costs the same in both cases, and is measured in the first.",
+    "",
+    "A lone reader acknowledges nothing at NATS and Kafka, and at times all before it at penstock. NATS acknowledges",
+    "messages of a shared consumer one by one. Kafka shares a partition between consumers in share groups, which are",
+    "not measured.",
+    "",
+)
+WHAT_LIMITS: Final = (
+    "## What the machine reaches",
+    "",
+    "MB of payload a second of each part alone: writing and syncing groups as large as penstock makes them, over a",
+    "file that is there already; the loopback interface with receipts, as an echo, or from the file to a reader; a",
+    "copy in memory. The least of the first two is the limit of a load; of a receipt's latency, it is a round trip",
+    "with one write and one sync behind it.",
+    "",
+)
+
+
 def readme_part(document: Mapping[str, Any]) -> str:
     """The part of the README: when it was measured, and the table."""
     rows = by_name(document["rows"])
-    lines = ["| load | penstock | Apache Pulsar | ratio |", "|---|---|---|---|"]
+    others = [name for name in (*PEERS, LIMIT) if any(name in row["by_subject"] for row in document["rows"])]
+    heads = [head for name in others for head in ((NAMES[name], "ratio") if name != LIMIT else ("of the limit",))]
+    lines = [["load", NAMES[PENSTOCK], *heads]]
     for line in LINES:
         found = [rows[key] for key in line.figures if key in rows]
         if len(found) == len(line.figures):
-            cells = [_cell(found, name, line.unit) for name in (PENSTOCK, PEER)]
-            lines.append(f"| {line.text} | {' | '.join(cells)} | {' / '.join(map(_ratio, found))} |")
-    return f"{about_line(document['about'])}\n\n" + "\n".join(lines) + "\n"
+            cells = [line.text, _cell(found, PENSTOCK, line.unit)]
+            for name in others:
+                if name != LIMIT:
+                    cells.append(_cell(found, name, line.unit))
+                cells.append(" / ".join(compare(name, ratio_of(row, name)) for row in found))
+            lines.append(cells)
+    return f"{about_line(document['about'], document['rows'])}\n\n" + _markdown(lines)
 
 
 def _cell(rows: Sequence[Mapping[str, Any]], name: str, unit: str) -> str:
     summaries = [row["by_subject"].get(name) for row in rows]
     if None in summaries:
-        return ""
+        return NOTHING
     return f"{' / '.join(_number(one['median']) for one in summaries)} {unit}"
 
 
@@ -115,40 +150,32 @@ def _number(value: float) -> str:
     return f"{value / 1000:,.0f}k" if value >= 10_000 else short(value)
 
 
-def _ratio(row: Mapping[str, Any]) -> str:
-    ratio = row["ratio"]
-    return "–" if ratio is None else f"{short(ratio) if ratio >= 10 else format(ratio, '.2g')}×"
+def _markdown(lines: Sequence[Sequence[str]]) -> str:
+    head, *body = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([head, "|---" * len(lines[0]) + "|", *body]) + "\n"
 
 
 def page(document: Mapping[str, Any]) -> str:
     """The page with every row, and the plots."""
     rows = document["rows"]
+    parts = parts_table(rows)
     lines = [
         "# Benchmarks",
         "",
-        about_line(document["about"]),
-        "`make bench PEER=pulsar` measures again, and `python -m tools.write_figures` writes this page.",
+        about_line(document["about"], rows),
+        "`make bench PEER=pulsar,nats,kafka,limit` measures again, and `python -m tools.write_figures` writes this",
+        "page.",
         "",
         "Medians, with the least and the most of all rounds in brackets. Beside the first figure of a load stands the",
-        "processor time that the broker took for an entry. A load counts only if the broker was the limit.",
+        "processor time that the broker took for an entry. A load counts only if the broker was the limit. Where",
+        "stands –, the broker has no equivalent of the load, or it was not measured.",
         "",
         *(f"![{title}](../figures/{_file_of(title)})\n" for title in charts(rows)),
-        f"| load | what it measures | figure | {NAMES[PENSTOCK]} | µs/entry | {NAMES[PEER]} | µs/entry | ratio |",
-        "|---|---|---|---|---|---|---|---|",
+        _markdown(table(rows, (PENSTOCK, *PEERS, LIMIT))),
+        *(WHAT_IS_EQUAL if any(name in row["by_subject"] for row in rows for name in FURTHER) else []),
+        *([*WHAT_LIMITS, _markdown(parts)] if parts else []),
     ]
-    costs = {row["load"]: row["by_subject"] for row in rows if row["figure"] == COST}
-    told: set[str] = set()
-    for row in rows:
-        if row["figure"] != COST:
-            first = row["load"] not in told
-            cost = costs.get(row["load"], {}) if first else {}
-            cells = [
-                spread(of.get(name)) for name in (PENSTOCK, PEER) for of in (row["by_subject"], cost)
-            ]  # fmt: skip
-            text = row["text"] if first else ""
-            lines.append(f"| {row['load']} | {text} | {row['figure']} | {' | '.join(cells)} | {_ratio(row)} |")
-            told.add(row["load"])
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def _file_of(title: str) -> str:

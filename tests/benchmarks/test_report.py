@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.loads import COST, P50, RATE
-from benchmarks.report import BEFORE, PEER, PENSTOCK, Sample, as_json, markdown, summarize
+from benchmarks.report import BEFORE, LIMIT, NATS, PEER, PENSTOCK, Sample, as_json, markdown, summarize
 
 LOAD = "publish-1k-w1000"  # floor 1.2, goal 4
 
@@ -86,6 +86,26 @@ def test_a_row_is_worse_than_before_only_beyond_the_spread(
     (row,) = summarize(samples)
 
     assert row.is_worse is worse
+
+
+def test_other_brokers_have_columns_of_their_own_and_the_machine_says_which_share_is_reached() -> None:
+    load = "latency-1k"
+    samples = [
+        Sample(load, PENSTOCK, P50, 0.5),
+        Sample(load, NATS, P50, 0.2),
+        Sample(load, LIMIT, P50, 0.4),
+        Sample("tail-1k", PENSTOCK, RATE, 100),
+        Sample("tail-1k", LIMIT, RATE, 400),
+    ]
+
+    rows = summarize(samples)
+    head, _, latency, tail = [[cell.strip() for cell in line.split("|")[1:-1]] for line in markdown(rows).splitlines()]
+
+    assert head[-2:] == ["than nats", "of the limit"]
+    assert latency[-2:] == ["0.4×", "80 %"]
+    assert tail[head.index("nats") :] == ["–", "", "400", "", "", "", "", "–", "25 %"]
+    assert rows[0].ratio is None
+    assert dict(rows[0].ratios) == {NATS: pytest.approx(0.4), LIMIT: pytest.approx(0.8)}
 
 
 def test_rows_for_programs_have_medians_spreads_and_the_number_of_rounds() -> None:

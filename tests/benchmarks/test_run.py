@@ -70,6 +70,9 @@ class NoBroker:
     def __init__(self, name: str, *_: object) -> None:
         self.name = name
 
+    def has(self, _load: str) -> bool:
+        return True
+
     def start(self) -> dict[str, float]:
         return {}
 
