@@ -12,6 +12,7 @@ import pytest
 
 from penstock.broker.composition.administration import administration
 from penstock.core.errors import MetadataFailed
+from penstock.core.names import NamespaceName
 from penstock.core.units import KIB, MIB
 from penstock.governance.holds import HoldKind
 from penstock.net.listing_memory import LimitType, Owner
@@ -252,6 +253,17 @@ async def leave_a_transaction_open(harness: Harness) -> None:
     await peer.send_in(transaction, b"x")
 
 
+async def replicate_to_nowhere(harness: Harness) -> None:
+    admin = administration(harness.broker)
+    await admin.clusters.create("west", {"brokerServiceUrl": "pulsar://127.0.0.1:1"})
+    await admin.tenants.update("public", {"allowedClusters": ["test", "west"]})
+    await admin.policies.set_replication(NamespaceName.parse("public/default"), ["test", "west"])
+    await published(harness, b"x")
+    replicator = subscription_of(harness, "pulsar.repl.west").replicator
+    assert replicator is not None
+    await until(lambda: replicator.problem)
+
+
 @dataclass(frozen=True)
 class Staged:
     """How a broker comes to hold something, and what it is started with."""
@@ -273,6 +285,7 @@ STAGES: Final[Mapping[HoldKind, Staged]] = {
     HoldKind.EXCLUSIVE_ACCESS: Staged(wait_for_exclusive_access),
     HoldKind.COMMANDS: Staged(send_too_many_commands),
     HoldKind.NO_CONSUMER: Staged(have_no_consumer),
+    HoldKind.REPLICATION: Staged(replicate_to_nowhere),
     HoldKind.RESETTING: Staged(be_reset),
     HoldKind.TRANSACTION: Staged(leave_a_transaction_open),
     HoldKind.FAILOVER_DELAY: Staged(change_the_active_consumer, {"failover_delay_s": 5.0}),

@@ -16,6 +16,7 @@ from penstock.broker.replication.replicator import IDLE_S, Replicator
 from penstock.core.checksum import seal
 from penstock.core.names import NamespaceName
 from penstock.core.service_urls import Addresses, ServiceUrls
+from penstock.core.units import MIB
 from penstock.testing.client import Type
 from penstock.testing.loop import VirtualLoop
 from penstock.wire import metadata
@@ -210,6 +211,27 @@ async def test_the_cursor_holds_trimming_and_goes_when_the_topic_is_not_replicat
     client.write(sending(1, b"1"))
     await turns()
     assert pair.arrived == [b"0"]
+
+
+async def test_an_entry_that_is_too_large_there_stops_its_topic_and_no_other(tmp_path: Path) -> None:
+    async with (
+        cluster(tmp_path, "east", frame_bytes_max=MIB) as east,
+        cluster(tmp_path, "west", frame_bytes_max=MIB // 2) as west,
+    ):
+        await replicate(east, west, "west", ["east", "west"])
+        pair, other = Pair(east, west), "persistent://public/default/other"
+        client = await Client.producing(east.port)
+        client.write(sending(0, b"0") + sending(1, bytes(MIB * 3 // 4)) + sending(2, b"2"))
+        await until(lambda: pair.replicator.problem)
+        assert "raise maxMessageSize there" in str(pair.replicator.problem)
+        await asyncio.sleep(60)  # It was tried again a few times, and nothing before it was sent twice.
+        client = await Client.producing(east.port, topic=other)
+        client.write(sending(0, b"0"))
+        await until(lambda: (west.broker.topics.get(other) or topic_of(west)).last_entry_id == 0)
+        assert pair.arrived == [b"0"]
+        pair.cursor.acknowledge_through(1)
+        await until(lambda: pair.arrived == [b"0", b"2"])
+        assert pair.replicator.problem is None
 
 
 async def test_a_cluster_that_has_moved_is_found_where_it_is_now(pair: Pair) -> None:

@@ -72,6 +72,7 @@ class HoldKind(Enum):
     UPSTREAM = "upstream"
     # Consumers.
     NO_CONSUMER = "no-consumer"
+    REPLICATION = "replication"
     RESETTING = "resetting"
     TRANSACTION = "open-transaction"
     FAILOVER_DELAY = "failover-delay"

@@ -56,6 +56,8 @@ SENTENCES: Final[Mapping[HoldKind, Sentence]] = {
     HoldKind.COMMANDS: Sentence("too many of its commands wait", "half of them have ended"),
     HoldKind.UPSTREAM: Sentence("{of} takes nothing", "the broker takes what was sent; see its own limits"),
     HoldKind.NO_CONSUMER: Sentence("it has no consumer", "a consumer subscribes, or the subscription is deleted"),
+    HoldKind.REPLICATION: Sentence(
+        "it cannot be sent to cluster {of}", "that cluster takes it; it is tried again after at most a minute"),
     HoldKind.RESETTING: Sentence("it is being reset or deleted", "that has ended"),
     HoldKind.TRANSACTION: Sentence(
         "transaction {of} is open, and keeps back what was sent after it began",

@@ -34,6 +34,7 @@ from penstock.net.own_credentials import OwnCredentials, own_credentials
 from penstock.net.tls import client_context
 from penstock.wire.client.connection import FEATURES, ClientConnection, Hello
 from penstock.wire.client.events import ProducerClosed, Receipt, RequestRefused, SendFailed
+from penstock.wire.client.frames import FRAME_PADDING_BYTES
 from penstock.wire.client.lookup import Lookup, Owner, host_with_port, parse_host_and_port, parse_service_url
 from penstock.wire.codec import CommandGetOrCreateSchema, CommandPartitionedTopicMetadata, Schema
 
@@ -66,6 +67,8 @@ RESUMED_PER_TURN: Final = 50
 EVENTS_PER_TURN: Final = 200
 # Topics whose partitions were compared; all are compared again when there are more.
 MADE_MAX: Final = 20_000
+# Of the command before an entry, and what a replicator adds to its metadata.
+ADDED_BYTES_MAX: Final = 1 * KIB
 # Of the answer of an admin port, as it stands in an error.
 _SAID_BYTES_MAX: Final = 1 * KIB
 _WEB_PORTS: Final = {"http": 80, "https": 443}
@@ -113,6 +116,13 @@ class Link:
     @property
     def is_over(self) -> bool:
         return self.client.is_over
+
+    @property
+    def entry_bytes_max(self) -> int:
+        """The largest entry that the broker takes, before something is added to its metadata."""
+        connected = self.client.connection.connected
+        assert connected is not None, "shaken hands"
+        return connected.message_bytes_max + FRAME_PADDING_BYTES - ADDED_BYTES_MAX
 
     def add(self, replicator: SubscribedReplicator) -> int:
         """Pass events of one more producer on; returns its id."""

@@ -301,7 +301,11 @@ class Replicator(SubscribedReplicator):
             return
         if self._producer is not None and self._link is not None:
             self._busy = True
-            version = self._send_queued(self._link, self._producer)
+            try:
+                version = self._send_queued(self._link, self._producer)
+            except RemoteProblem as error:
+                self.failed(error)
+                return
             if version is None:
                 return
             work = self._register(self._link, version)
@@ -353,22 +357,34 @@ class Replicator(SubscribedReplicator):
     def _send_queued(self, link: Link, producer: ForwardingProducer) -> bytes | None:
         """Send entries; stops at one whose schema is not registered there, and returns its version.
 
-        Budget: 30 µs per entry on one core.
+        What may be refused waits until nothing is on its way: it would be sent again each time that this is tried.
+
+        Budget: 30 µs per entry on one core. Raises RemoteProblem for an entry that the other cluster never takes.
         """
         if link.is_over:
             return None  # It is about to say so.
         ledger_id, own, needed = self.subscription.topic.ledger_id, self._services.cluster, None
         connection = link.client.connection
+        entry_bytes_max = link.entry_bytes_max
         while self._queued:
             entry = self._queued[0]
             about = self._wanted(entry)
             if about is None:
                 self._passed_over(entry)
                 continue
+            if len(entry.data) > entry_bytes_max and not self._sent:
+                # It would end the connection that all topics share, again and again.
+                size = (
+                    f"entry {ledger_id}:{entry.entry_id} has {len(entry.data)} bytes, and {entry_bytes_max} are taken"
+                )
+                skip = f"raise maxMessageSize there, or skip the message in {self.subscription.name}"
+                raise RemoteProblem(f"{size} there: {skip}")
+            if len(entry.data) > entry_bytes_max:
+                break
             if about.schema_version:
                 there = self._versions.get(about.schema_version)
                 if there is None:
-                    needed = about.schema_version
+                    needed = None if self._sent else about.schema_version
                     break
                 about.ClearField("schema_version")
                 if there:
@@ -421,6 +437,8 @@ class Replicator(SubscribedReplicator):
     def _settle(self) -> None:
         self._acknowledge()
         self._services.granted()
+        if not self._sent:
+            self._go_on()
         consumer = self._consumer
         if consumer is not None and consumer.permits < PERMITS // 2:
             self.subscription.flow(consumer, PERMITS - consumer.permits)

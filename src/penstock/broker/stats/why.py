@@ -69,7 +69,16 @@ def holds_of(subscription: Subscription, limits: LimitHolds, transactions: Coord
         yield _of_transaction(subscription, transactions, what)
     if not subscription.topic.persistent or not subscription.backlog:
         return
-    if dispatcher is None:
+    replicator = subscription.replicator
+    if replicator is not None and replicator.problem is not None:
+        yield Hold(
+            kind=HoldKind.REPLICATION,
+            what=f"replication of {subscription.topic.text}",
+            of=f"{replicator.cluster}: {replicator.problem}",
+            since_ns=replicator.since_ns,
+            numbers=numbers,
+        )
+    elif dispatcher is None:
         yield Hold(kind=HoldKind.NO_CONSUMER, what=what, since_ns=subscription.idle_since_ns, numbers=numbers)
     elif subscription.fenced:
         yield Hold(kind=HoldKind.RESETTING, what=what, numbers=numbers)
