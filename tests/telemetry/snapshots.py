@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from penstock.broker.health import Health
-from penstock.broker.stats.snapshot import BrokerSnapshot, SubscriptionSnapshot, TopicSnapshot
+from penstock.broker.stats.snapshot import BrokerSnapshot, ReplicatorSnapshot, SubscriptionSnapshot, TopicSnapshot
 from penstock.core.durations import DurationsSnapshot
 from penstock.core.membership import Registration
 from penstock.governance.permits import PermitLimits, PermitQueue
@@ -117,6 +117,15 @@ GROUP = GroupTrafficSnapshot(
     held_bytes=300,
     throttled_ns=1_500_000_000,
 )
+REPLICATOR = ReplicatorSnapshot(
+    cluster="central",
+    connected=True,
+    backlog=17,
+    message_rate_out=2.5,
+    byte_rate_out=250.0,
+    messages_out=30,
+    delay_s=0,
+)
 TOPIC = TopicSnapshot(
     name="persistent://air/nyc/flights",
     namespace="air/nyc",
@@ -131,6 +140,7 @@ TOPIC = TopicSnapshot(
     publish_limited=2,
     held_for_ms=1_500,
     subscriptions=(SUBSCRIPTION,),
+    replicators=(REPLICATOR,),
 )
 THROTTLING = ThrottlingSnapshot(
     memory_pressure=0.5,

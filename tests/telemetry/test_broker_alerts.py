@@ -174,6 +174,11 @@ CASES: Final[Mapping[str, tuple[Case, ...]]] = {
             {"penstock_transaction_holding_seconds": "600"},
         ),
         Case(
+            "ReplicationStopped",
+            {"pulsar_replication_delay_in_seconds": "601"},
+            {"pulsar_replication_delay_in_seconds": "600"},
+        ),
+        Case(
             "ConnectionMutedForLong",
             {"penstock_connection_muted_longest_seconds": "61"},
             {"penstock_connection_muted_longest_seconds": "60"},

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.stats.snapshot import (
         BrokerSnapshot,
+        ReplicatorSnapshot,
         SubscriptionSnapshot,
         TopicSnapshot,
         TransactionsSnapshot,
@@ -111,6 +112,16 @@ SUBSCRIPTION: Final[Scope[BrokerSnapshot, SubscriptionSnapshot]] = Scope(
         for topic in snapshot.topics
         for subscription in topic.subscriptions
     ),
+)
+
+REPLICATOR: Final[Scope[BrokerSnapshot, ReplicatorSnapshot]] = Scope(
+    ("cluster", "namespace", "topic", "remote_cluster"),
+    lambda snapshot: (
+        ((snapshot.cluster, topic.namespace, topic.name, replicator.cluster), replicator)
+        for topic in snapshot.topics
+        for replicator in topic.replicators
+    ),
+    optional=True,
 )
 
 
@@ -296,6 +307,19 @@ INSTRUMENTS: Final[tuple[Instrument[BrokerSnapshot, Any], ...]] = (
                "Transactions aborted by their timeout"),
     Instrument("penstock_transaction_holding_seconds", "gauge", "seconds", HELD_TOPIC, lambda age_ms: age_ms / 1000,
                "Age of the open transaction that keeps back what was sent to the topic after it began"),
+    # Replication of each topic to each other cluster, if there are any
+    Instrument("pulsar_replication_backlog", "gauge", "", REPLICATOR, lambda one: one.backlog,
+               "Entries that are not stored at the other cluster"),
+    Instrument("pulsar_replication_rate_out", "gauge", "", REPLICATOR, lambda one: one.message_rate_out,
+               "Messages sent there a second, over the last 30 to 60 seconds"),
+    Instrument("pulsar_replication_throughput_out", "gauge", "bytes", REPLICATOR, lambda one: one.byte_rate_out,
+               "Bytes sent there a second"),
+    Instrument("penstock_replication_out_messages_total", "counter", "", REPLICATOR, lambda one: one.messages_out,
+               "Messages sent there, those that were sent again included"),
+    Instrument("pulsar_replication_connected_count", "gauge", "", REPLICATOR, lambda one: int(one.connected),
+               "1 while its producer is open; it is closed after a minute without messages"),
+    Instrument("pulsar_replication_delay_in_seconds", "gauge", "seconds", REPLICATOR, lambda one: one.delay_s,
+               "For how long nothing could be sent there; 0 while it can, or nothing is to be sent"),
     # Each resource group, publish and dispatch apart
     *GROUP_INSTRUMENTS,
     # Quotas that are shared with other brokers

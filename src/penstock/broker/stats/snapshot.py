@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.broker.publishing.resource_groups import Groups
     from penstock.broker.records.recorder import Recorder
     from penstock.broker.stats.message_rates import MessageRates
+    from penstock.broker.subscriptions.replicating import SubscribedReplicator
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.broker.topics.concurrency_limit import ConcurrencyLimit
     from penstock.broker.topics.delayed_index import DelayedIndex
@@ -83,6 +84,19 @@ class SubscriptionSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicatorSnapshot:
+    """Replication of one topic to one other cluster."""
+
+    cluster: str  # the other one
+    connected: bool  # its producer is open
+    backlog: int  # entries that were not stored there
+    message_rate_out: float
+    byte_rate_out: float
+    messages_out: int
+    delay_s: int  # for how long it has not gone on; 0 while it does
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedSnapshot:
     """The delayed messages of one topic. Times are in ms since 1970; 0 for none."""
 
@@ -114,6 +128,7 @@ class TopicSnapshot:
     delayed: DelayedSnapshot = DelayedSnapshot()
     held_for_ms: int | None = None  # how old the open transaction is that keeps entries back; None: none does
     subscriptions: tuple[SubscriptionSnapshot, ...]
+    replicators: tuple[ReplicatorSnapshot, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,8 +264,11 @@ class Snapshots(Taking[BrokerSnapshot]):
         )
 
     async def _topic(self, topic: Topic, pace: Pace) -> TopicSnapshot:
-        subscriptions = []
+        subscriptions, replicators = [], []
         for subscription in list(topic.subscriptions.values()):
+            if subscription.replicator is not None:
+                replicators.append(self._replicator(subscription, subscription.replicator))
+                continue
             subscriptions.append(self._subscription(subscription))
             await pace.rows(1 + len(subscription.consumers))
         await pace.rows(1)
@@ -270,6 +288,19 @@ class Snapshots(Taking[BrokerSnapshot]):
             delayed=_delayed(topic.delayed) if topic.delayed is not None else DelayedSnapshot(),
             held_for_ms=self._held_for_ms(topic),
             subscriptions=tuple(subscriptions),
+            replicators=tuple(replicators),
+        )
+
+    def _replicator(self, subscription: Subscription, replicator: SubscribedReplicator) -> ReplicatorSnapshot:
+        rate = self._message_rates.rates_out(subscription)
+        return ReplicatorSnapshot(
+            cluster=replicator.cluster,
+            connected=bool(replicator.connection),
+            backlog=subscription.backlog,
+            message_rate_out=rate.messages,
+            byte_rate_out=rate.bytes,
+            messages_out=subscription.messages_out,
+            delay_s=replicator.delay_s(self._clock.monotonic_ns()),
         )
 
     def _held_for_ms(self, topic: Topic) -> int | None:
