@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.process import Address, PeerError, accepts, free_port, stop, wait_for
-from benchmarks.pulsar_peer import Artifact, find_java, resolve, run_java, write_settings
+from benchmarks.pulsar_peer import Artifact, fetch, run_java, write_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +80,7 @@ def kafka(data: Path, *, sync: bool = False) -> Iterator[Address]:
     Raises:
         PeerError: Java, Maven or the artifacts are missing, or the broker did not come up.
     """
-    java, class_path = find_java(KAFKA), resolve(ARTIFACT)
+    java, class_path = fetch(ARTIFACT)
     port, controller_port, settings = free_port(), free_port(), data / "server.properties"
     data.mkdir(exist_ok=True)
     ports = {

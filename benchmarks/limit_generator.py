@@ -2,8 +2,9 @@
 """The client of `limit_peer`: what the machine reaches in a load, as the least of what its parts reach.
 
 Why: a broker receives, writes and sends at the same time, so the slowest part limits it. Each part is measured alone,
-with the bytes that penstock's generator sends, and in groups as penstock makes them: while half of what is outstanding
-is written and synced, the other half comes in, and a group has 8 MiB at most.
+with the bytes that penstock's generator sends, and in the largest groups that penstock could make: while half of what
+is outstanding is written and synced, the other half comes in, and a group has 8 MiB at most. What the disk reaches in
+groups of one read of a socket is told beside it, for where syncs are short, penstock's groups are hardly larger.
 Where: `run` starts it for the loads of `--peer limit`.
 
 | load | limited by |
@@ -28,10 +29,11 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.client import TIMEOUT_S
 from benchmarks.generator import POLL_NS, measure
 from benchmarks.limit_peer import READ_BYTES, RECEIPT
-from benchmarks.loads import COPY, COST, DISK, LOOPBACK, RATE, VOLUME
+from benchmarks.loads import COPY, COST, DISK, DISK_BY_READS, LOOPBACK, RATE, VOLUME
 from benchmarks.measure import LATENCY_PER_S, NS_PER_S, WARM_UP_RATIO, Figures, Load, Reading, parse_load, percentiles
 from penstock.cli.bench_frames import Block
 from penstock.net.blocking import dial
+from penstock.net.listener import SOCKET_RECEIVE_BYTES
 from penstock.storage.limits import LogLimits
 
 if TYPE_CHECKING:
@@ -92,14 +94,14 @@ def frame_bytes(load: Load) -> int:
 
 
 def group_bytes(load: Load) -> int:
-    """How many bytes penstock writes at once in a load."""
+    """How many bytes penstock writes at once in a load, at most."""
     outstanding = load.window * load.connections * frame_bytes(load)
     return max(frame_bytes(load), min(outstanding // 2, LogLimits().commit_bytes_max))
 
 
-def part(load: Load, role: str) -> float:
-    """Measure what the process does alone, in MB of payload a second."""
-    done = told(load, role=role, group_bytes=group_bytes(load), seconds=min(load.seconds, PART_S_MAX))
+def part(load: Load, role: str, nbytes: int) -> float:
+    """Measure what the process does alone in groups of so many bytes, in MB of payload a second."""
+    done = told(load, role=role, group_bytes=nbytes, seconds=min(load.seconds, PART_S_MAX))
     return float(done["bytes"] / done["seconds"] / frame_bytes(load) * load.shape.entry_bytes / 1e6)
 
 
@@ -109,8 +111,11 @@ def limited(load: Load, role: str, sent_bytes: int, answer_bytes: int, *, disk: 
     with closing(line.socket):
         start, end = measure(load, lambda: line.entries, line.turn)
     taken = without_costs(start.until(end, load))
-    parts = {LOOPBACK: taken[VOLUME], **({DISK: part(load, "write")} if disk else {})}
+    parts = {LOOPBACK: taken[VOLUME], **({DISK: part(load, "write", group_bytes(load))} if disk else {})}
     volume = min(parts.values())
+    if disk:
+        parts[DISK_BY_READS] = part(load, "write", min(SOCKET_RECEIVE_BYTES, group_bytes(load)))
+    parts[COPY] = part(load, "copy", group_bytes(load))
     rate = volume * 1e6 / load.shape.entry_bytes
     return {
         **taken,
@@ -118,7 +123,6 @@ def limited(load: Load, role: str, sent_bytes: int, answer_bytes: int, *, disk: 
         "messages/s": rate * load.shape.messages,
         VOLUME: volume,
         **parts,
-        COPY: part(load, "copy"),
     }
 
 

@@ -2,7 +2,7 @@
 """The machine itself as a peer: a process that moves the bytes of a load, and does nothing else with them.
 
 Why: a ratio to another broker does not say how much is left. What this process reaches, no broker exceeds: each byte
-goes through the loopback interface once each way, and to the disk with as few writes and syncs as penstock has.
+goes through the loopback interface once each way, and to the disk with as few writes and syncs as penstock could have.
 Where: `run` with `--peer limit` starts it; `limit_generator` is its client. The first line of a connection is JSON: the
 `role` of the process, and what that needs. The roles:
 

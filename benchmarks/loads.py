@@ -25,7 +25,7 @@ MESSAGES = "messages/s"
 PROXY_COST = "proxy µs/entry"
 FIRST, RSS, CORE = "first acknowledged s", "RSS MiB", "core %"
 # What the parts of the machine reach in a load, in MB of payload a second.
-DISK, LOOPBACK, COPY = "disk MB/s", "loopback MB/s", "copy MB/s"
+DISK, DISK_BY_READS, LOOPBACK, COPY = "disk MB/s", "disk by reads MB/s", "loopback MB/s", "copy MB/s"
 
 ONE_KIB = Shape(1024)
 SMALL_BATCH = Shape(100, 100)

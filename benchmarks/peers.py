@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from benchmarks import kafka_generator, nats_generator
 from benchmarks.brokers import setups
-from benchmarks.kafka_peer import kafka
+from benchmarks.kafka_peer import ARTIFACT, kafka
 from benchmarks.limit_peer import machine
 from benchmarks.loads import CATCH_UP, PENSTOCK_WARM_UP_S, PLAIN, PLANS, WARM_UP, WARM_UP_S
-from benchmarks.nats_peer import nats
+from benchmarks.nats_peer import find_server, nats
+from benchmarks.pulsar_peer import fetch
 from benchmarks.report import BEFORE, KAFKA, KAFKA_SYNC, LIMIT, NATS, NATS_SYNC, PEER, PENSTOCK
 from benchmarks.subjects import Driver
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from benchmarks.brokers import Launch
 
@@ -60,17 +61,18 @@ _LIMIT_LOADS: Final = _SENT | {"tail-1k", "tail-128k"} | _READ | _BATCHED | _SHA
 
 
 class Contender(NamedTuple):
-    """One column: how its broker is started for each set-up of loads, and driven."""
+    """One column: how its broker is started for each set-up of loads, driven, and fetched if it is not here yet."""
 
     setups: Mapping[str, Launch]
     driver: Driver
+    fetch: Callable[[], object] = lambda: None
 
 
 OTHERS: Final[Mapping[str, Contender]] = {
-    NATS: Contender({PLAIN: nats}, _NATS_DRIVER),
-    NATS_SYNC: Contender({PLAIN: partial(nats, sync=True)}, _NATS_DRIVER.without(_READS)),
-    KAFKA: Contender({PLAIN: kafka}, _KAFKA_DRIVER),
-    KAFKA_SYNC: Contender({PLAIN: partial(kafka, sync=True)}, _KAFKA_DRIVER.without(_READS)),
+    NATS: Contender({PLAIN: nats}, _NATS_DRIVER, find_server),
+    NATS_SYNC: Contender({PLAIN: partial(nats, sync=True)}, _NATS_DRIVER.without(_READS), find_server),
+    KAFKA: Contender({PLAIN: kafka}, _KAFKA_DRIVER, partial(fetch, ARTIFACT)),
+    KAFKA_SYNC: Contender({PLAIN: partial(kafka, sync=True)}, _KAFKA_DRIVER.without(_READS), partial(fetch, ARTIFACT)),
     LIMIT: Contender({PLAIN: machine}, Driver("limit_generator", _LIMIT_LOADS, lambda _port: None)),
 }
 
@@ -100,5 +102,5 @@ def contenders(options: Namespace) -> dict[str, Contender]:
     if options.before:
         found[BEFORE] = Contender(setups(BEFORE, options.before), Driver())
     for name in options.peer:
-        found[name] = OTHERS.get(name) or Contender(setups(name), Driver(warm_up_s=WARM_UP_S))
+        found[name] = OTHERS.get(name) or Contender(setups(name), Driver(warm_up_s=WARM_UP_S), fetch)
     return found

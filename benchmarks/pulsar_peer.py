@@ -258,6 +258,11 @@ def resolve(artifact: Artifact = PULSAR) -> str:
     return kept.read_text()
 
 
+def fetch(artifact: Artifact = PULSAR) -> tuple[str, str]:
+    """Make sure that a broker can be started; return Java's launcher and the class path. Raises PeerError."""
+    return find_java(artifact.name), resolve(artifact)
+
+
 def spawn(java: str, class_path: str, home: Path, said: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Write the settings and start a standalone broker; everything it writes stays under `home`."""
     settings = home / "standalone.conf"

@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from benchmarks.loads import COPY, COST, DISK, LOOPBACK, MESSAGES, PLANS, RATE, TARGETS, VOLUME, Target
+from benchmarks.loads import COPY, COST, DISK, DISK_BY_READS, LOOPBACK, MESSAGES, PLANS, RATE, TARGETS, VOLUME, Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ PEERS = (PEER, NATS, NATS_SYNC, KAFKA, KAFKA_SYNC)
 UNSYNCED = (NATS, KAFKA)
 NOTHING = "–"
 # What the limit of a load consists of.
-PARTS = (DISK, LOOPBACK, COPY)
+PARTS = (DISK, DISK_BY_READS, LOOPBACK, COPY)
 RATES = {RATE, VOLUME, MESSAGES, "read entries/s"}
 TEXTS = {
     "start": "from the start of the process",

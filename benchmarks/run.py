@@ -32,7 +32,7 @@ from benchmarks.brokers import add_before_option
 from benchmarks.loads import CORE, PLAIN, PLANS, QUICK, RSS, WARM_UP, Plan
 from benchmarks.page import html_page
 from benchmarks.peers import add_peers_option, contenders
-from benchmarks.process import usage
+from benchmarks.process import PeerError, usage
 from benchmarks.report import Sample, as_json, markdown, summarize, told_rows
 from benchmarks.subjects import LoadFailed, Subject
 
@@ -57,6 +57,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     busy = os.getloadavg()[0]
     if busy > BUSY_LOAD_MAX:
         print(f"bench: the machine is busy (load average {busy:.1f}); the figures mean little", file=sys.stderr)
+    try:
+        for one in contenders(options).values():
+            one.fetch()  # which may take minutes the first time
+    except PeerError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
     samples: list[Sample] = []
     status, began_s = 0, time.monotonic()
     deadline_s = began_s + 60 * (options.minutes or MINUTES + MINUTES_OF_OTHERS * (len(contenders(options)) - 1))

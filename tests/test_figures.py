@@ -82,7 +82,7 @@ def test_a_run_beside_several_others_has_columns_for_each_of_them() -> None:
     assert first.endswith("| 200 % |")
     assert first.count("| 2× |") == 3
     assert all(NAMES[name] in "".join(lines) for name in ALL)
-    assert "| publish-1k-w1000 | 700 | – | – |" in lines
+    assert "| publish-1k-w1000 | 700 | – | – | – |" in lines
 
 
 @pytest.mark.parametrize(

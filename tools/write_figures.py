@@ -113,10 +113,11 @@ WHAT_IS_EQUAL: Final = (
 WHAT_LIMITS: Final = (
     "## What the machine reaches",
     "",
-    "MB of payload a second of each part alone: writing and syncing groups as large as penstock makes them, over a",
-    "file that is there already; the loopback interface with receipts, as an echo, or from the file to a reader; a",
-    "copy in memory. The least of the first two is the limit of a load; of a receipt's latency, it is a round trip",
-    "with one write and one sync behind it.",
+    "MB of payload a second of each part alone: writing and syncing the largest groups that penstock could make (half",
+    "of what is outstanding, 8 MiB at most), over a file that is there already; the same in groups of one read of a",
+    "socket (512 KiB), which penstock's come near where syncs are short; the loopback interface with receipts, as an",
+    "echo, or from the file to a reader; a copy in memory. The slower of loopback and disk in the largest groups is",
+    "the limit of a load; of a receipt's latency, it is a round trip with one write and one sync behind it.",
     "",
 )
 
