@@ -74,6 +74,7 @@ def _of_server(snapshot: ServerSnapshot) -> Json:
         "connectionsAccepted": snapshot.connections_accepted,
         "residentBytes": snapshot.process.resident_bytes,
         "cpuNs": snapshot.process.cpu_ns,
+        "longTurns": max(snapshot.loop_turns.longer.values(), default=0),
         "longestTurnMs": snapshot.loop_turns.longest_ns / NS_PER_MS,
         "memory": [_row(name, use) for name, use in snapshot.memory.items()],
         "holds": {kind.value: count for kind, count in snapshot.holds.items() if count},
