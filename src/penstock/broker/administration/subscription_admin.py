@@ -21,7 +21,7 @@ from penstock.core.errors import (
     ServiceNotReady,
     SubscriptionNotFound,
 )
-from penstock.core.names import COMPACTION_SUBSCRIPTION, TopicName
+from penstock.core.names import COMPACTION_SUBSCRIPTION, REPLICATOR_PREFIX, TopicName
 from penstock.core.position import EARLIEST, LATEST
 from penstock.storage.cursor import WORD_BITS, WORDS_MAX
 from penstock.wire import metadata
@@ -86,8 +86,9 @@ class SubscriptionAdmin:
     # -- create and delete --------------------------------------------------------------------------------------------
 
     async def names(self, name: TopicName) -> list[str]:
-        """Names of the subscriptions of the topic or of any partition."""
+        """Names of the subscriptions of the topic or of any partition, without those of replicators."""
         names = {name for one in self._finder.existing(name) for name in self._finder.subscription_names(one)}
+        names = {one for one in names if not one.startswith(REPLICATOR_PREFIX)}
         for partition, broker in self._finder.elsewhere(name).items():
             names.update(await self._elsewhere.ask(broker, "GET", of_topic(partition, "/subscriptions")))
         return sorted(names)
