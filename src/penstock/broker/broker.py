@@ -195,6 +195,7 @@ class Broker:
         self.loop_turns = loop_turns or LoopTurns()
         self.publish_times = DurationsByName()
         self.stopping = False
+        self.redriving: set[str] = set()  # dead letter topics, while somebody sends their messages once more
         self.started_at_ms = clock.wall_ms()
         # Generates producer names that are unique in the cluster.
         own = f"-{self.membership.own}" if len(self.membership.members) > 1 else ""  # they may start in the same ms

@@ -9,7 +9,7 @@ Where: called by the admin API. A topic of another broker raises ServedElsewhere
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -106,7 +106,7 @@ class MessageSending:
     elsewhere: Elsewhere
     check_writable: Callable[[], None]
     clock: Clock
-    redriving: set[str] = field(default_factory=set)  # topics
+    redriving: set[str]  # topics; of the broker, whoever has asked
 
     async def send(self, name: TopicName, message: Message, *, is_text: bool = False) -> Sent:
         """Store a message, of a partitioned topic in a partition by its key; returns when it is durable.

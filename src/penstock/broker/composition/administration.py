@@ -183,6 +183,7 @@ def administration(broker: Broker, *, for_peers: bool = False) -> Administration
             elsewhere=broker.elsewhere.on_behalf(),
             check_writable=broker.check_writable,
             clock=broker.clock,
+            redriving=broker.redriving,
         ),
         delayed=DelayedAdmin(
             changes=changes,
