@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 TAIL_BYTES_MAX = 32 * 1024 * 1024
 # What a consumer asks for at once; it asks again, and acknowledges, when half of it has come.
 PERMITS = 100_000
+# A backlog is the load itself, and some peers take a sixth of a millisecond for an entry.
+BACKLOG_TIMEOUT_S = 100.0
 # The last stretch before a send is due is spent polling: a sleeping process wakes some 60 µs late.
 POLL_NS = 150_000
 
@@ -208,12 +210,12 @@ def measure(load: Load, count: Callable[[], int], turn: Callable[[], None]) -> t
     return start, Reading.take(load, count())
 
 
-def drain(done: Callable[[], bool], turn: Callable[[], None], what: str) -> None:
+def drain(done: Callable[[], bool], turn: Callable[[], None], what: str, timeout_s: float = DRAIN_TIMEOUT_S) -> None:
     """Take turns until nothing is outstanding. Raises TimeoutError."""
-    deadline = time.monotonic() + DRAIN_TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     while not done():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{what} still missing {DRAIN_TIMEOUT_S:.0f} s after the load ended")
+            raise TimeoutError(f"{what} still missing {timeout_s:.0f} s after the load ended")
         turn()
 
 
@@ -258,7 +260,7 @@ def backlog(load: Load, kit: Kit = PULSAR) -> Figures:
                 step(selector, 0.05)
 
             start = Reading.take(load, 0)
-            drain(lambda: publisher.receipts.count == load.entries, turn, "receipts")
+            drain(lambda: publisher.receipts.count == load.entries, turn, "receipts", BACKLOG_TIMEOUT_S)
             return start.until(Reading.take(load, load.entries), load)
 
 

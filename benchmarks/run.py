@@ -20,6 +20,7 @@ import json
 import math
 import os
 import platform
+import signal
 import sys
 import tempfile
 import time
@@ -228,4 +229,6 @@ def write(options: argparse.Namespace, samples: Sequence[Sample], busy: float) -
 
 
 if __name__ == "__main__":
+    # However it is ended, all brokers are stopped and their data is removed.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())
