@@ -25,8 +25,10 @@ import pulsar
 
 from penstock.testing.process import BrokerProcess
 
-NAMESPACE: Final = "soak/replication"
-OWN: Final = "edge"
+# Another cluster may have been used before: names are those of one run.
+MARK: Final = f"{time.time_ns():x}"
+NAMESPACE: Final = f"soak-{MARK}/replication"
+OWN: Final = f"edge-{MARK}"
 WAIT_MS: Final = 60_000
 
 
@@ -126,10 +128,9 @@ def main() -> int:
             peer = Cluster(given.peer_name, given.peer, given.peer_admin)
         own.set_up(peer)
         peer.set_up(own)
-        mark = f"{time.time_ns():x}"
         ways = {
-            f"persistent://{NAMESPACE}/{mark}-out": (own, peer),
-            f"persistent://{NAMESPACE}/{mark}-in": (peer, own),
+            f"persistent://{NAMESPACE}/out": (own, peer),
+            f"persistent://{NAMESPACE}/in": (peer, own),
         }
         clients = {cluster.name: cluster.client() for cluster in (own, peer)}
         for client in clients.values():
