@@ -12,7 +12,7 @@ import pytest
 
 from penstock.broker.composition.administration import administration
 from penstock.broker.publishing.replicated import POSITION_PROPERTY
-from penstock.broker.replication.replicator import IDLE_S, Replicator
+from penstock.broker.replication.replicator import HANDLED_PER_TURN, IDLE_S, Replicator
 from penstock.core.checksum import seal
 from penstock.core.names import NamespaceName
 from penstock.core.service_urls import Addresses, ServiceUrls
@@ -138,6 +138,27 @@ async def test_nothing_goes_on_that_came_from_elsewhere_or_is_not_for_this_clust
     client.write(sending(4, b"from elsewhere again", replicated_from="north"))
     await until(lambda: topic_of(pair.east).last_entry_id == 4 and not pair.cursor.backlog)
     assert pair.arrived == [b"for west"]
+
+
+async def test_much_that_is_read_at_once_is_sent_in_many_turns_of_the_loop_and_in_order(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent_in_turn: list[int] = []
+    send_queued = Replicator._send_queued  # noqa: SLF001 - what one turn does
+
+    def counted(self: Replicator, *about: Any) -> bytes | None:  # noqa: ANN401
+        before = len(self._queued)
+        version = send_queued(self, *about)
+        sent_in_turn.append(before - len(self._queued))
+        return version
+
+    monkeypatch.setattr(Replicator, "_send_queued", counted)
+    client = await Client.producing(pair.east.port)
+    frames = [sending(number, b"%d" % number, replicated_from="north" if number % 3 else "") for number in range(1_500)]
+    client.write(b"".join(frames))
+    await until(lambda: topic_of(pair.east).last_entry_id == 1_499 and not pair.cursor.backlog)
+    assert pair.arrived == [b"%d" % number for number in range(0, 1_500, 3)]
+    assert sum(sent_in_turn) > HANDLED_PER_TURN >= max(sent_in_turn)
 
 
 async def test_two_clusters_that_replicate_to_each_other_have_each_message_once(pair: Pair) -> None:

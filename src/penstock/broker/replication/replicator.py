@@ -58,6 +58,8 @@ log = logging.getLogger(__name__)
 
 # Room decides how much is on its way; there is no other client that has to ask for messages.
 PERMITS: Final = 1 << 20
+# Entries that are sent, or passed over, in one turn of the loop: some milliseconds.
+HANDLED_PER_TURN: Final = 200
 # A producer that had nothing to send for this long is closed.
 IDLE_S: Final = 60.0
 
@@ -124,6 +126,7 @@ class Replicator(SubscribedReplicator):
         self._timer: asyncio.TimerHandle | None = None  # to try again
         self._idle: asyncio.TimerHandle | None = None  # while the producer is open
         self._busy = False  # something was sent since the timer was set
+        self._turns = False  # the rest of what is queued is for the next turn
         self._ended = False
         subscription.replicator = self
 
@@ -297,7 +300,7 @@ class Replicator(SubscribedReplicator):
 
     def _go_on(self) -> None:
         """Send what is queued; if that needs an answer of the other cluster first, work on that."""
-        if self._work is not None or not self._queued:
+        if self._work is not None or self._turns or not self._queued:
             return
         if self._producer is not None and self._link is not None:
             self._busy = True
@@ -310,12 +313,24 @@ class Replicator(SubscribedReplicator):
                 return
             work = self._register(self._link, version)
         else:
-            while self._queued and self._wanted(self._queued[0]) is None:
+            for _ in range(min(HANDLED_PER_TURN, len(self._queued))):
+                if self._wanted(self._queued[0]) is not None:
+                    break
                 self._passed_over(self._queued[0])
-            if not self._queued:
+            else:
+                self._go_on_next_turn()
                 return  # Nobody there needs a producer for these.
             work = self._open()
         self._work = asyncio.get_running_loop().create_task(self._carried_out(work))
+
+    def _go_on_next_turn(self) -> None:
+        if self._queued:
+            self._turns = True
+            asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._turns = False
+        self._go_on()
 
     async def _carried_out(self, work: object) -> None:
         try:
@@ -366,7 +381,7 @@ class Replicator(SubscribedReplicator):
         ledger_id, own, needed = self.subscription.topic.ledger_id, self._services.cluster, None
         connection = link.client.connection
         entry_bytes_max = link.entry_bytes_max
-        while self._queued:
+        for _ in range(min(HANDLED_PER_TURN, len(self._queued))):
             entry = self._queued[0]
             about = self._wanted(entry)
             if about is None:
@@ -399,6 +414,8 @@ class Replicator(SubscribedReplicator):
             self._queued.popleft()
             self._sent.append(_Sent(entry.entry_id, entry.nbytes))
             self.bytes_out += entry.nbytes
+        else:
+            self._go_on_next_turn()
         link.client.flush()
         return needed
 
