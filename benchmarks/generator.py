@@ -199,13 +199,16 @@ def make_subscriptions(load: Load) -> None:
 
 
 def measure(load: Load, count: Callable[[], int], turn: Callable[[], None]) -> tuple[Reading, Reading]:
-    """Take turns through the warm-up and the measured part; return the readings around the latter."""
+    """Take turns through the warm-up and the measured part; return the readings around the latter.
+
+    The measured part lasts until something was counted: a broker that answers in large groups is slow, not at rest.
+    """
     warm = time.monotonic() + load.seconds * WARM_UP_RATIO
     while time.monotonic() < warm:
         turn()
     start = Reading.take(load, count())
     end_s = start.at_s + load.seconds
-    while time.monotonic() < end_s:
+    while (now_s := time.monotonic()) < end_s or (count() == start.entries and now_s < end_s + DRAIN_TIMEOUT_S):
         turn()
     return start, Reading.take(load, count())
 
