@@ -57,7 +57,7 @@ test: $(SETUP)  ## all tests but those of `make compat`
 	$(PY) -m pytest --numprocesses $$(($$(nproc) + 1)) --dist loadgroup --ignore tests/compat tests
 
 .PHONY: compat
-compat: $(SETUP)  ## public clients (Python, Java, Go, Node, Spring) against a real broker
+compat: $(SETUP)  ## public clients (Python, Java, Go, Node, Spring, Flink) against a real broker
 	$(PY) tests/compat/run.py $(if $(PEER),--peer $(PEER)) $(if $(BROKERS),--brokers $(BROKERS)) $(if $(PROXY),--proxy) $(foreach client,$(CLIENT),--client $(client))
 
 .PHONY: fuzz

@@ -80,6 +80,9 @@ FEATURES: Final[dict[str, str]] = {
     "spark-batch-write": "Spark: a batch is written",
     "spark-stream-read": "Spark: a query goes on where it stopped",
     "spark-stream-write": "Spark: a query writes, once where topics deduplicate",
+    # Flink
+    "flink-at-least-once": "Flink: source to sink, at least once",
+    "flink-exactly-once": "Flink: exactly once though the job fails",
     # Administration and the rest
     "admin-topics": "Administration of topics",
     "admin-namespaces": "Administration of tenants, namespaces and policies",

@@ -110,6 +110,8 @@ class Under:
 
 MAVEN: Final = "<pulsar.version>"
 SPRING: Final = "<spring-boot.version>"
+FLINK: Final = "<connector.version>"
+AT_LEAST_ONCE: Final = ("flink-at-least-once",)
 RUST: Final = ("rust/Cargo.toml", 'pulsar = { version = "=')
 PYTEST: Final = (sys.executable, "-m", "pytest", "--quiet")
 SUITES: Final = (
@@ -118,6 +120,9 @@ SUITES: Final = (
     Suite("java", "Java", ("java", "mvn"), (str(HERE / "java/run"),), ("java/pom.xml", MAVEN)),
     Suite("tools", "pulsar-admin, pulsar-perf", ("java", "mvn"), (str(HERE / "tools/run"),), ("tools/pom.xml", MAVEN)),
     Suite("spring", "Spring Boot", ("java", "mvn"), (str(HERE / "spring/run"),), ("spring/pom.xml", SPRING)),
+    Suite(
+        "flink", "Flink", ("java", "mvn"), (str(HERE / "flink/run"),), ("flink/pom.xml", FLINK), among_all=AT_LEAST_ONCE
+    ),
     Suite("rust", "Rust pulsar-rs", ("cargo", "protoc"), (str(HERE / "rust/run"),), RUST, among_all=None),
     Suite("go", "Go", ("go",), (str(HERE / "go/run"),), ("go/go.mod", "pulsar-client-go ")),
     Suite("node", "Node.js pulsar-flex", ("node", "npm"), (str(HERE / "node/run"),), ("node/package.json", 'flex": "')),
