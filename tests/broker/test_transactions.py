@@ -364,6 +364,31 @@ async def test_an_open_transaction_goes_on_after_a_restart(tmp_path: Path, *, na
         assert await peer.payloads(4) == [b"1", b"2", b"after", b"3"]
 
 
+async def test_a_transaction_that_was_only_opened_goes_on_after_a_restart(tmp_path: Path) -> None:
+    """A client that was told of it sends in it when the broker is back, and may not notice that it was away."""
+    async with running(tmp_path) as harness:
+        peer = await producing(harness)
+        used, ended, left = [await peer.open() for _ in range(3)]
+        await peer.commit(ended)
+    async with running(tmp_path) as harness:
+        peer = await producing(harness)
+        await peer.subscribe()
+        await peer.add_topics(used)
+        await peer.send_in(used, b"in")
+        await peer.commit(used)
+        assert await peer.payloads(1) == [b"in"]
+        await peer.commit(ended)
+        with pytest.raises(Refused, match="is committed"):
+            await peer.abort(ended)
+        assert [one.id for one in harness.broker.transactions.open_ones()] == [left]
+        harness.clock.advance(ms=MINUTE_MS + 1_000)
+        await until(lambda: not harness.broker.transactions.open_count)
+    async with running(tmp_path) as harness:
+        assert not harness.broker.transactions.open_count
+        with pytest.raises(Refused, match="is aborted"):
+            await (await connected(harness)).commit(left)
+
+
 @pytest.mark.parametrize("how", ["open", "aborted"])
 async def test_what_is_aborted_stays_aborted_after_a_restart(tmp_path: Path, how: str) -> None:
     transaction = await restarted(tmp_path, how, b"1", b"2", named=False)

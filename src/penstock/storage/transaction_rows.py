@@ -121,9 +121,14 @@ def of_topic(db: apsw.Connection, ledger_id: int) -> TopicTransactions:
     return TopicTransactions(parts, pending, sorted(aborted))
 
 
+def put_open(db: apsw.Connection, transaction: StoredTransaction) -> None:
+    """Store a transaction that is opened."""
+    db.execute(_PUT, _transaction_row(transaction))
+
+
 def put_part(db: apsw.Connection, transaction: StoredTransaction, part: TransactionPart) -> None:
     """Store a part of an open transaction, and the transaction itself. A part that is there stays as it is."""
-    db.execute(_PUT, _transaction_row(transaction))
+    put_open(db, transaction)
     row = sealed(part.ledger_id, part.subscription, *part.id, part.first_entry)
     db.execute("insert or ignore into transaction_parts values (?, ?, ?, ?, ?, ?)", row)
 
@@ -210,6 +215,10 @@ class TransactionData:
         self._next_row = at_start.pending_rows
         self.at_start = at_start
         self.ledgers = set(at_start.ledgers)
+
+    def put_open(self, transaction: StoredTransaction, done: Done) -> None:
+        """Store a transaction that is opened."""
+        self._submit(lambda db: put_open(db, transaction), done)
 
     def put_part(self, transaction: StoredTransaction, part: TransactionPart, done: Done) -> None:
         """Store a part of an open transaction."""

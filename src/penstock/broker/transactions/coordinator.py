@@ -16,16 +16,17 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.transactions.numbers import TransactionNumbers
-from penstock.broker.transactions.open_transactions import OpenTransactions
+from penstock.broker.transactions.open_transactions import OUTCOMES_MAX, OpenTransactions
 from penstock.broker.transactions.settling import Settling
-from penstock.core.errors import CoordinatorNotFound, NotAllowed, PenstockError, TooManyRequests
+from penstock.core.errors import CoordinatorNotFound, MetadataFailed, NotAllowed, PenstockError, TooManyRequests
 from penstock.core.transaction_id import TransactionId
 from penstock.core.units import NS_PER_S
-from penstock.storage.transaction_rows import ABORTED, COMMITTED, OPEN, StoredTransaction
+from penstock.storage.transaction_rows import ABORTED, COMMITTED, OPEN, EndedTransaction, StoredTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -79,12 +80,12 @@ class Coordinator(OpenTransactions):
             raise CoordinatorNotFound(f"transaction coordinator {coordinator} is not here: look it up")
 
     async def open(self, coordinator: int, owner: str, timeout_ms: int) -> TransactionId:
-        """Open a transaction, which costs nothing on disk before something belongs to it.
+        """Open a transaction; returns when that is durable: clients use its id after a crash, too.
 
         Raises:
             NotAllowed: the timeout is too long, or transactions are not enabled.
             TooManyRequests: too many are open.
-            MetadataFailed: its number could not be stored.
+            MetadataFailed: it could not be stored.
         """
         self.check_here(coordinator)
         if not 0 < timeout_ms <= TIMEOUT_MS_MAX:
@@ -96,7 +97,12 @@ class Coordinator(OpenTransactions):
                 f"{self.open_count:,} transactions are open: end some, or raise maxActiveTransactionsPerCoordinator"
             )
         opened = StoredTransaction(TransactionId(self.number, number), OPEN, self._clock.wall_ms(), timeout_ms, owner)
-        self._add(opened)
+        transaction = self._add(opened)
+        try:
+            await self._changes.stored(partial(self._data.put_open, opened))
+        except MetadataFailed:
+            self._drop(transaction)
+            raise
         self.opened_total += 1
         return opened.id
 
@@ -206,11 +212,18 @@ class Coordinator(OpenTransactions):
                     if found.parts or found.brokers:
                         self._changes.finish(self._time_out(found))
                     else:
-                        self._forget(found, ABORTED)
-                        self.timed_out_total += 1
+                        self._abort_empty(found)
                 await asyncio.sleep(0)
         finally:
             self._timing_out = False
+
+    def _abort_empty(self, found: Transaction) -> None:
+        """Nothing belongs to it: nobody waits until that is stored, and after a crash it times out again."""
+        self._forget(found, ABORTED)
+        self.timed_out_total += 1
+        ended = EndedTransaction(found.stored(ABORTED), forget_below=found.id.number - OUTCOMES_MAX)
+        stored = self._changes.stored(partial(self._data.end, ended))
+        stored.add_done_callback(asyncio.Future.exception)  # Mark it as retrieved.
 
     def _due(self, now_ns: int) -> Iterator[Transaction]:
         """Take what is open for too long, and is not ending."""

@@ -395,7 +395,7 @@ class OpenTransactions:
             transaction.id.number - OUTCOMES_MAX,
             [(topic.ledger_id, topic.first_entry_id) for topic in topics],
         )
-        if transaction.parts or transaction.decided:
+        if transaction.parts or transaction.decided or transaction.id not in self._foreign:
             await self._changes.stored(partial(self._data.end, ended))
         self._forget(transaction, outcome)
         for subscription in subscriptions:
@@ -405,11 +405,14 @@ class OpenTransactions:
                 topic.transactions.end(transaction.id, commit=commit)
                 topic.transaction_ended()
 
-    def _forget(self, transaction: Transaction, outcome: int) -> None:
-        """Release a transaction that has ended, and remember how if it is of this coordinator."""
+    def _drop(self, transaction: Transaction) -> None:
         del self._open[transaction.id]
         self._decided.pop(transaction.id, None)
         transaction.charge.release()
+
+    def _forget(self, transaction: Transaction, outcome: int) -> None:
+        """Release a transaction that has ended, and remember how if it is of this coordinator."""
+        self._drop(transaction)
         if self._foreign.pop(transaction.id, None) is not None:
             return
         self._outcomes[transaction.id] = outcome
