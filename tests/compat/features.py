@@ -83,6 +83,7 @@ FEATURES: Final[dict[str, str]] = {
     # Flink
     "flink-at-least-once": "Flink: source to sink, at least once",
     "flink-exactly-once": "Flink: exactly once though the job fails",
+    "flink-kills": "Flink's sink: exactly once though the broker is killed",
     # Administration and the rest
     "admin-topics": "Administration of topics",
     "admin-namespaces": "Administration of tenants, namespaces and policies",

@@ -37,7 +37,7 @@ public final class Flink {
     private static final int COPIED = 20_000;
     /** Fewer, because each is sent in a transaction that waits for its checkpoint, and much is copied again. */
     private static final int COPIED_ONCE = 10_000;
-    private static final int FAILURES = 3;
+    private static final int KILLS = 10;
     private static final int CHECKPOINT_MS = 300;
     private static final int RESTART_MS = 200;
     /** A job that fails between two steps of its checkpoint leaves a transaction that only its timeout ends. */
@@ -55,30 +55,35 @@ public final class Flink {
                 () -> copies(COPIED, DeliveryGuarantee.AT_LEAST_ONCE, 0));
         turn++;
         kit.run("flink-exactly-once", "each number is there once though the operator fails",
-                () -> copies(COPIED_ONCE, DeliveryGuarantee.EXACTLY_ONCE, FAILURES));
+                () -> copies(COPIED_ONCE, DeliveryGuarantee.EXACTLY_ONCE, 0));
+        turn++;
+        kit.run("flink-kills", "each number is there once though " + KILLS + " times the operator fails and the broker"
+                + " is killed", () -> copies(COPIED_ONCE, DeliveryGuarantee.EXACTLY_ONCE, KILLS));
         kit.exit();
     }
 
-    private static void copies(int count, DeliveryGuarantee guarantee, int failures) throws Exception {
+    private static void copies(int count, DeliveryGuarantee guarantee, int kills) throws Exception {
         String namespace = "public/flink-" + ProcessHandle.current().pid() + "-" + turn;
         String from = "persistent://" + namespace + "/numbers";
         String to = "persistent://" + namespace + "/copy";
-        // A producer sends again what was stored and could not be confirmed: transactions need deduplication, too.
+        // A producer sends again what the broker stored and could not confirm: transactions need deduplication, too.
         try (PulsarAdmin admin = PulsarAdmin.builder().serviceHttpUrl(Kit.turnOf("PULSAR_ADMIN_URLS", turn)).build()) {
             admin.namespaces().createNamespace(namespace);
             admin.namespaces().setDeduplicationStatus(namespace, true);
         }
         boolean once = guarantee == DeliveryGuarantee.EXACTLY_ONCE;
         MessageId last = write(from, count);
-        Troubles.plan(count, failures);
+        Troubles.plan(count, kills, once ? 3 : 0);
         Configuration configuration = new Configuration();
         configuration.setString("taskmanager.memory.network.min", "16mb");
         configuration.setString("taskmanager.memory.network.max", "16mb");
         try (var environment = StreamExecutionEnvironment.createLocalEnvironment(1, configuration)) {
             environment.enableCheckpointing(CHECKPOINT_MS);
             environment.setRestartStrategy(RestartStrategies.fixedDelayRestart(Integer.MAX_VALUE, RESTART_MS));
-            environment.fromSource(source(from, last), WatermarkStrategy.noWatermarks(), "numbers")
-                    .map(Troubles::pass).returns(Types.LONG).sinkTo(sink(to, guarantee));
+            // When its consumer connects again, the connector's source passes what was not acknowledged on once more.
+            var numbers = kills == 0 ? environment.fromSource(source(from, last), WatermarkStrategy.noWatermarks(),
+                    "numbers") : environment.fromSequence(0, count - 1);
+            numbers.map(Troubles::pass).returns(Types.LONG).sinkTo(sink(to, guarantee));
             environment.execute("copy");
         }
         Troubles.finish();
