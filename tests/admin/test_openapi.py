@@ -130,6 +130,8 @@ NOWHERE: Final = {
     "GET /status.html",  # statusFilePath is not set
     "GET /admin/v2/brokers/{cluster}/{broker}/ownedNamespaces",
     "GET /admin/v3/why/producers/{producer}",  # none is connected
+    "GET /admin/v3/transactions/transactionMetadata/{coordinator}/{number}",  # none is open
+    "POST /admin/v3/transactions/abortTransaction/{coordinator}/{number}",
 }
 BUNDLE: Final = "0x00000000_0x40000000"
 NUMBERS: Final = {"version", "ledger", "entry", "nth"}

@@ -38,7 +38,7 @@ ALIAS, KEY = "resourceUsageTransportPublishIntervalInSecs", "resourceUsagePublis
 # What people, scripts and attackers write; each setting takes some of them.
 POOL = (
     "true", "FALSE", "1", "2", "0.5", "0.6", "0.95", "20", " 300 ", "admin,ops", "debug", "Shared", "partitioned",
-    "usage", "pulsar", "delete_when_subscriptions_caught_up", "consumer_backlog_eviction",
+    "usage", "pulsar", "earliest", "delete_when_subscriptions_caught_up", "consumer_backlog_eviction",
 )  # fmt: skip
 ABSURD = (
     "", " ", "\0", "-1", "-9223372036854775809", "9" * 18, "9" * 19, "9" * 400, "9" * 5_000, "1e308", "1e-308", "nan",

@@ -16,7 +16,6 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from penstock.cli.exits import wrong
-from penstock.wire.messages import has_key, has_property
 
 if TYPE_CHECKING:
     import argparse
@@ -53,6 +52,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def chosen(arguments: argparse.Namespace) -> Test:
     """Return the test of these options. Raises CommandFailed."""
+    from penstock.wire.messages import has_key, has_property  # Help must not wait for protobuf.
+
     tests = [
         *([has_key(*arguments.key)] if arguments.key else []),
         *map(has_property, arguments.property or ()),
