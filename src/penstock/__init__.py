@@ -6,4 +6,4 @@ Start reading in ARCHITECTURE.md; in the code, at `penstock.governance`, then `p
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
