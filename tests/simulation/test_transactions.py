@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.simulation.broker_world import World
 
 IN, OUT, ALSO = (f"persistent://public/default/{name}" for name in ("in", "out", "also"))
-STEPS = range(1, 41)
+STEPS = range(1, 61)
 
 
 class Peers(NamedTuple):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 BROKERS = 2
 # So many writes, syncs and the like a transaction needs.
-STEPS_MAX = 66
+STEPS_MAX = 96
 # Brokers settle every five seconds, and those that have just been started do it at once.
 SETTLED_S = 12
 

@@ -170,6 +170,11 @@ TOPIC_DATA_MIGRATIONS: Final = (
         primary key (kind, ledger_id)) without rowid;
     """,
     _TRANSACTIONS,
+    # The end of a transaction finds its own rows, however many others are open.
+    """
+    create index transaction_parts_of on transaction_parts (coordinator, number);
+    create index pending_acks_of on pending_acks (coordinator, number);
+    """,
 )
 
 
