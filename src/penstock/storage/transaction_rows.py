@@ -43,7 +43,7 @@ _OF_TRANSACTION: Final = "coordinator = ? and number = ?"
 
 
 class StoredTransaction(NamedTuple):
-    """A transaction: an open one that has parts, or one that has ended lately."""
+    """A transaction: an open one, or one that has ended lately."""
 
     id: TransactionId
     status: int

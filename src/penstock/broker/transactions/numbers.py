@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Numbers of transactions, which are never reused: a client may ask for the outcome of an old one.
 
-Why blocks: opening a transaction must not wait for the disk. One change reserves a million numbers; what is left of
-them at the end of a run is not used. Reserved numbers are in the shared metadata: a broker may be left out of a start,
-and come back later with an empty directory.
+Why blocks: opening a transaction waits for its own row, and must not wait for the shared metadata, too. One change
+reserves a million numbers; what is left of them at the end of a run is not used. Reserved numbers are in the shared
+metadata: a broker may be left out of a start, and come back later with an empty directory.
 """
 
 from __future__ import annotations
