@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -20,6 +20,7 @@ from penstock.testing.client import Type, entry, frame
 from penstock.testing.disk import VirtualDisk
 from tests.broker.cluster import several
 from tests.broker.test_deduplication import sending
+from tests.broker.transacting import TransactingPeer
 from tests.broker.usage import INTERVAL_S, ON, records_of, summed, usage_of
 from tests.net.harness import TOPIC, Client, running, topic_of, until
 
@@ -473,6 +474,39 @@ async def test_a_chunked_message_counts_once_and_its_other_chunks_apart(
         last = [one for one in records if one["scope"] == scope][-1]
         assert (last["published_messages"], last["published_chunks"]) == (2, 4), scope
         assert last["published_bytes"] == nbytes
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_committed_and_aborted_messages_are_counted_apart(tmp_path: Path, *, restart: bool) -> None:
+    """Also if the transactions were open while the broker was restarted."""
+    async with running(tmp_path, **ON) as harness:
+        peer = cast("TransactingPeer", await TransactingPeer.connected(harness))
+        await peer.produce()
+        committed, aborted, left_open = [await peer.open() for _ in range(3)]
+        for transaction in (committed, aborted, left_open):
+            await peer.add_topics(transaction)
+        sizes = {committed: 0, aborted: 0, left_open: 0}
+        for transaction, payload in ((committed, b"c"), (aborted, b"aa"), (committed, b"ccc"), (left_open, b"o")):
+            before = topic_of(harness).bytes_in
+            await peer.send_in(transaction, payload, metadata={"num_messages_in_batch": 3})
+            sizes[transaction] += topic_of(harness).bytes_in - before
+        if not restart:
+            await peer.commit(committed)
+            await peer.abort(aborted)
+    if restart:
+        async with running(tmp_path, **ON) as harness:
+            peer = cast("TransactingPeer", await TransactingPeer.connected(harness))
+            await peer.commit(committed)
+            await peer.abort(aborted)
+    async with running(tmp_path, **ON) as harness:
+        records = await records_of(harness)
+
+    for scope in ("topic", "broker"):
+        last = [one for one in records if one["scope"] == scope][-1]
+        assert (last["published_messages"], last["published_bytes"]) == (12, sum(sizes.values())), scope
+        assert (last["committed_messages"], last["committed_bytes"]) == (6, sizes[committed]), scope
+        assert (last["aborted_messages"], last["aborted_bytes"]) == (3, sizes[aborted]), scope
+    assert {one["committed_bytes"] for one in records if one["scope"] == "principal"} == {None}
 
 
 def test_counters_that_an_earlier_version_has_stored_are_read() -> None:

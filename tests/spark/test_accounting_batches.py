@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.accounting.differences import MINUTE_MS
+from penstock.accounting.differences import COUNTERS, MINUTE_MS
 from penstock.accounting.tables import TOPIC_USAGE, of_toml
 from penstock.core.errors import ConfigurationError
 from penstock.spark.accounting import batch_state, directory
@@ -175,12 +175,13 @@ def test_chunks_are_counted_apart_and_counters_of_an_earlier_version_go_on(tmp_p
     add(tmp_path, 0, first)  # as earlier versions record it: without chunks
     state = tmp_path / "_state" / "usage"
     (series,) = state.glob("series-*.parquet")
-    older = pq.read_table(series).drop_columns(["published_chunks"])
+    older = pq.read_table(series).drop_columns(list(COUNTERS[7:]))
     pq.write_table(older, series)
-    add(tmp_path, 1, [{**one, "published_chunks": 3} for one in second])
+    add(tmp_path, 1, [{**one, "published_chunks": 3, "aborted_bytes": 7} for one in second])
     for table in ("topic_usage", "broker_usage"):
         rows = sorted(rows_of(tmp_path, table), key=lambda row: row["minute"])
         assert [(row["published_messages"], row["published_chunks"]) for row in rows] == [(5, 0), (4, 3)], table
+        assert [(row["committed_bytes"], row["aborted_bytes"]) for row in rows] == [(0, 0), (0, 7)], table
 
 
 def test_principals_and_storage_have_tables_and_a_bill(tmp_path: Path) -> None:

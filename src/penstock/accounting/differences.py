@@ -39,6 +39,10 @@ COUNTERS: Final = (
     "published_chunks",
     "connected_ms",
     "stored_byte_hours",
+    "committed_messages",
+    "committed_bytes",
+    "aborted_messages",
+    "aborted_bytes",
 )
 # Not every record has these; null is 0.
 OPTIONAL: Final = COUNTERS[5:]

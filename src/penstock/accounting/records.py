@@ -99,7 +99,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
 
 R = TypeVar("R", "UsageRecord", "DecisionRecord")
 
-RECORD_VERSION: Final = 3
+RECORD_VERSION: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +228,23 @@ class UsageRecord:
     stored_byte_hours: int | None = _field(
         "long?", "byte-hours", "Of a namespace: this size, times how long it was so.", default=None
     )
+    committed_messages: int | None = _field(
+        "long?",
+        "messages",
+        "Of a topic or a broker: of the published messages, those of transactions that were committed, counted when "
+        "they were; a chunk counts as one. What ended after the last record before a crash is not in it, nor in the "
+        "three below.",
+        default=None,
+    )
+    committed_bytes: int | None = _field("long?", "bytes", "Size of these messages.", default=None)
+    aborted_messages: int | None = _field(
+        "long?",
+        "messages",
+        "Of a topic or a broker: of the published messages, those that nobody gets, because their transaction was "
+        "aborted, counted when it was.",
+        default=None,
+    )
+    aborted_bytes: int | None = _field("long?", "bytes", "Size of these messages.", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

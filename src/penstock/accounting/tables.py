@@ -151,7 +151,7 @@ def _prices(rows: Iterable[Mapping[str, Any]]) -> Iterable[Price]:
         )
 
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 DAY: Final = "day"
 
 
@@ -203,6 +203,12 @@ _LIMITED: Final = (
 _CHUNKS: Final = Column(
     "published_chunks", "long?", "chunks", "Chunks published beside the last one of each chunked message."
 )
+_ENDED: Final = (
+    Column("committed_messages", "long?", "messages", "Messages of transactions that were committed; a chunk is one."),
+    Column("committed_bytes", "long?", "bytes", "Their size."),
+    Column("aborted_messages", "long?", "messages", "Messages of transactions that were aborted; a chunk is one."),
+    Column("aborted_bytes", "long?", "bytes", "Their size."),
+)
 _WRITTEN: Final = (
     Column("late", "boolean", "", "Whether the minute was closed already when this was recorded: a correction."),
     _VERSION,
@@ -249,6 +255,7 @@ TOPIC_USAGE: Final = Table(
         Column("publish_limited_times", "long", "times", "How often a publish rate made a producer wait."),
         *_WRITTEN,
         _CHUNKS,
+        *_ENDED,
     ),
     key=("minute", "broker", "tenant", "namespace", "topic", "resource_groups", "late", "version"),
 )
@@ -263,7 +270,7 @@ BROKER_USAGE: Final = Table(
     "broker_usage",
     "What each broker says that all its topics used together. Sums equal those of `topic_usage`, unless a broker "
     "crashed while it recorded: deleted and non-persistent topics may miss that interval there.",
-    (_MINUTE, _BROKER, *_USED, *_WRITTEN, _CHUNKS),
+    (_MINUTE, _BROKER, *_USED, *_WRITTEN, _CHUNKS, *_ENDED),
     key=("minute", "broker", "late", "version"),
 )
 PRINCIPAL_USAGE: Final = Table(

@@ -12,6 +12,8 @@ class Totals(NamedTuple):
     Attributes:
         messages_in: messages of entries, so that each chunk counts as one.
         chunks_in: of these, chunks that others of their message follow.
+        committed_messages: of these, messages of transactions that were committed, counted when they were.
+        aborted_messages: messages that nobody gets, because their transactions were aborted.
     """
 
     messages_in: int = 0
@@ -20,6 +22,10 @@ class Totals(NamedTuple):
     bytes_out: int = 0
     limited_times: int = 0
     chunks_in: int = 0
+    committed_messages: int = 0
+    committed_bytes: int = 0
+    aborted_messages: int = 0
+    aborted_bytes: int = 0
 
     @property
     def whole_messages_in(self) -> int:
@@ -34,6 +40,28 @@ class Totals(NamedTuple):
 
 
 NOTHING = Totals()
+
+
+class Ended(NamedTuple):
+    """Totals of transactions that have ended, in one topic."""
+
+    committed_messages: int = 0
+    committed_bytes: int = 0
+    aborted_messages: int = 0
+    aborted_bytes: int = 0
+
+    def plus(self, messages: int, nbytes: int, *, commit: bool) -> Ended:
+        """Return the totals after another transaction has ended."""
+        if commit:
+            return self._replace(
+                committed_messages=self.committed_messages + messages, committed_bytes=self.committed_bytes + nbytes
+            )
+        return self._replace(
+            aborted_messages=self.aborted_messages + messages, aborted_bytes=self.aborted_bytes + nbytes
+        )
+
+
+NONE_ENDED = Ended()
 
 
 class Seen(NamedTuple):

@@ -306,7 +306,9 @@ class Publish:
                 transactions = reply.producer.topic.transactions
                 assert transactions is not None, "checked before they were added"
                 last = reply.first_entry_id + len(reply.offsets) - 1
-                another = transactions.sent(transaction, reply.first_entry_id, last)
+                messages = len(reply.offsets) if reply.message_counts is None else sum(reply.message_counts)
+                nbytes = sum(reply.lengths)
+                another = transactions.sent(transaction, reply.first_entry_id, last, messages=messages, nbytes=nbytes)
                 self._services.sent_in_transaction(another, transaction)
 
     def _messages_in(self, producer_id: int) -> int:

@@ -30,16 +30,18 @@ class TransactionEntries:
     Attributes:
         durable: the last durable entry.
         open: the ranges of entries of each transaction that may send to the topic, both ends included, ascending.
+        sizes: of each transaction with entries, how many messages they have, and their bytes.
         sending: those that have entries, in the order of their first ones. Each publish asks for the first.
         ending: those that take no more entries: they are being committed or aborted.
         aborted: entries that nobody gets.
     """
 
-    __slots__ = ("aborted", "durable", "ending", "open", "sending")
+    __slots__ = ("aborted", "durable", "ending", "open", "sending", "sizes")
 
     def __init__(self, durable: int) -> None:
         self.durable = durable
         self.open: dict[TransactionId, list[tuple[int, int]]] = {}
+        self.sizes: dict[TransactionId, tuple[int, int]] = {}
         self.sending: dict[TransactionId, int] = {}  # -> its first entry
         self.ending: set[TransactionId] = set()
         self.aborted = EntrySet()
@@ -53,8 +55,10 @@ class TransactionEntries:
         """Whether this transaction may send to the topic."""
         return transaction in self.open and transaction not in self.ending
 
-    def sent(self, transaction: TransactionId, first: int, last: int) -> bool:
+    def sent(self, transaction: TransactionId, first: int, last: int, *, messages: int, nbytes: int) -> bool:
         """Note that the entries [first, last] are of a transaction; return whether they begin another range."""
+        messages_before, bytes_before = self.sizes.get(transaction, (0, 0))
+        self.sizes[transaction] = messages_before + messages, bytes_before + nbytes
         ranges = self.open[transaction]
         if ranges and ranges[-1][1] == first - 1:
             ranges[-1] = (ranges[-1][0], last)
@@ -74,15 +78,15 @@ class TransactionEntries:
         first = next(iter(self.sending.values()), None)
         return self.durable if first is None else min(self.durable, first - 1)
 
-    def end(self, transaction: TransactionId, *, commit: bool) -> int:
-        """A transaction has ended; return how many ranges it had."""
+    def end(self, transaction: TransactionId, *, commit: bool) -> tuple[int, int]:
+        """A transaction has ended; return how many messages it had sent, and their bytes."""
         self.ending.discard(transaction)
         self.sending.pop(transaction, None)
         ranges = self.open.pop(transaction, [])
         if not commit:
             for first, last in ranges:
                 self.aborted.add_range(first, last)
-        return len(ranges)
+        return self.sizes.pop(transaction, (0, 0))
 
     def forget_before(self, first: int) -> None:
         """Forget aborted entries that are not in the log any more."""

@@ -506,7 +506,7 @@ class UsageRecords:
             dispatched_messages=totals.messages_out,
             dispatched_bytes=totals.bytes_out,
             publish_limited_times=totals.limited_times,
-            published_chunks=totals.chunks_in if scope in {"topic", "broker"} else None,
+            **(_of_topics(totals) if scope in {"topic", "broker"} else {}),
             **more,
         )
         self._sequence += 1
@@ -560,6 +560,17 @@ class UsageRecords:
 
     def _of_broker(self, time_ms: int) -> bytes:
         return self._encoded("broker", time_ms, self._state.total_since_ms, self._state.total)
+
+
+def _of_topics(totals: Totals) -> dict[str, Any]:
+    """Return the fields that records of topics and brokers have, and others have not."""
+    return {
+        "published_chunks": totals.chunks_in,
+        "committed_messages": totals.committed_messages,
+        "committed_bytes": totals.committed_bytes,
+        "aborted_messages": totals.aborted_messages,
+        "aborted_bytes": totals.aborted_bytes,
+    }
 
 
 def _namespace_of(topic: str) -> str:

@@ -3,7 +3,8 @@
 
 A persistent topic's counters count its entries up to `last_entry_id`, which are durable. They are stored with the topic
 once a minute, before they are recorded. After a crash the entries that came later are read from the log and added: so
-what was published is counted exactly once. What was dispatched since the counters were stored is lost in a crash.
+what was published is counted exactly once. What was dispatched since the counters were stored is lost in a crash, and
+which transactions have ended.
 
 Where: `usage` keeps a `TopicCount` for each loaded topic.
 """
@@ -18,6 +19,7 @@ from penstock.broker.records.client_usage import ClientTopic
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from penstock.accounting.totals import Ended
     from penstock.broker.publishing.ports import ClientCounts
     from penstock.storage.catalog_rows import Document
 
@@ -84,6 +86,8 @@ class CountedTopic(ClientTopic, Protocol):
     def publish_limited_times(self) -> int: ...
     @property
     def chunks_in(self) -> int: ...
+    @property
+    def ended(self) -> Ended: ...
 
 
 class Sample(NamedTuple):
@@ -164,5 +168,6 @@ def _sample(topic: CountedTopic) -> Sample:
             topic.bytes_out,
             topic.publish_limited_times,
             topic.chunks_in,
+            *topic.ended,
         ),
     )

@@ -8,6 +8,7 @@ Where: the loader calls this before anybody gets the topic.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
     from penstock.broker.changes import Changes
     from penstock.broker.log_reads import LogReads
     from penstock.broker.topics.topic import Topic
-    from penstock.core.transaction_id import TransactionId
+    from penstock.core.checksum import Buffer
     from penstock.storage.entry_log import ReadResult
     from penstock.storage.transaction_rows import TopicTransactions, TransactionData, TransactionPart
+    from penstock.wire.codec import MessageMetadata
 
 # Entries are read in portions of this size: about 2 ms of the loop each.
 ENTRIES: Final = 500
@@ -65,20 +67,18 @@ class Restoring:
         entry_id = max(min((part.first_entry for part in parts), default=entries.durable + 1), topic.first_entry_id)
         while entry_id <= entries.durable:
             result = await self._reads.read(topic.ledger_id, entry_id, bytes_max=BYTES, entries_max=ENTRIES)
-            for found, transaction in _transactions(result):
-                if transaction in entries.open:
-                    entries.sent(transaction, found, found)
+            for found, entry, about in _entries(result):
+                transaction = metadata.transaction_of(about)
+                if transaction is not None and transaction in entries.open:
+                    messages = about.num_messages_in_batch
+                    entries.sent(transaction, found, found, messages=messages, nbytes=len(entry))
             if result.next_entry_id <= entry_id:
                 break
             entry_id = result.next_entry_id
 
 
-def _transactions(result: ReadResult) -> Iterator[tuple[int, TransactionId]]:
+def _entries(result: ReadResult) -> Iterator[tuple[int, Buffer, MessageMetadata]]:
     for batch in result.batches:
         for entry_id, entry in batch.entries():
-            try:
-                transaction = metadata.transaction_of(metadata.decode(entry))
-            except ProtocolError:
-                continue
-            if transaction is not None:
-                yield entry_id, transaction
+            with suppress(ProtocolError):
+                yield entry_id, entry, metadata.decode(entry)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from penstock.accounting.totals import NONE_ENDED
 from penstock.broker.policies.retention import retains
 from penstock.broker.publishing import checks
 from penstock.broker.publishing.checks import WriteAccess
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from penstock.core.clock import Clock
     from penstock.core.durations import DurationsByName
     from penstock.core.names import TopicName
+    from penstock.core.transaction_id import TransactionId
     from penstock.governance.delayed_view import DelayedDeliveryView
     from penstock.governance.holds import Refusals
     from penstock.groups.adaptive_publish import AdaptivePublish, AdaptiveTopic
@@ -107,6 +109,7 @@ class Topic:
         "deduplication",
         "delayed",
         "dispatch_limiter",
+        "ended",
         "entries_in",
         "fenced",
         "first_entry_id",
@@ -176,6 +179,7 @@ class Topic:
         self.closed = False  # is not this broker's topic any more; its name may belong to another object
         self.write_access = WriteAccess(services.states.of(self.text).get("epoch"))
         self.deduplication: TopicDeduplication | None = None
+        self.ended = NONE_ENDED  # what transactions had sent that have ended
         self.transactions: TransactionEntries | None = None  # None while no transaction uses it, nor was aborted
         self.compacted = compacted_in(services.states.of(self.text))
         self.used = False  # was requested since the last check for inactive topics
@@ -389,9 +393,11 @@ class Topic:
                 subscription.moves.acknowledge_aborted(entries)
         return readable
 
-    def transaction_ended(self) -> None:
-        """One of its transactions has ended: what it has kept back may be read, or never will be."""
+    def end_transaction(self, transaction: TransactionId, *, commit: bool) -> None:
+        """A transaction has ended: what it has kept back may be read, or never will be."""
         if self.transactions is not None:
+            messages, nbytes = self.transactions.end(transaction, commit=commit)
+            self.ended = self.ended.plus(messages, nbytes, commit=commit)
             self.appended(self.transactions.durable)
             self.transactions.forget_before(self.first_entry_id)
             if self.transactions.unused:

@@ -401,9 +401,7 @@ class OpenTransactions:
         for subscription in subscriptions:
             subscription.transactional.end(transaction.id, commit=commit)
         for topic in topics:
-            if topic.transactions is not None:
-                topic.transactions.end(transaction.id, commit=commit)
-                topic.transaction_ended()
+            topic.end_transaction(transaction.id, commit=commit)
 
     def _drop(self, transaction: Transaction) -> None:
         del self._open[transaction.id]
