@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 KIB = 1024
 # The first request loads what answers it, and a broker that is measured may be busy.
@@ -88,12 +88,21 @@ def usage(pid: int) -> Usage:
 
 def cpu_of_all_s(pid: int) -> float:
     """Read the processor time of a process and its descendants, those excepted that end meanwhile."""
-    total = usage(pid).cpu_s
+    return sum(one.cpu_s for one in usage_of_all(pid))
+
+
+def rss_of_all_mib(pid: int) -> float:
+    """Read the resident memory of a process and its descendants; what they share counts for each."""
+    return sum(one.rss_mib for one in usage_of_all(pid))
+
+
+def usage_of_all(pid: int) -> Iterator[Usage]:
+    """Read what a process and its descendants have used, those excepted that end meanwhile."""
+    yield usage(pid)
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):
             for child in children.read_text().split():
-                total += cpu_of_all_s(int(child))
-    return total
+                yield from usage_of_all(int(child))
 
 
 def forget_peak(pid: int) -> None:

@@ -12,12 +12,19 @@ import pytest
 from benchmarks.loads import DISK
 from benchmarks.page import charts, html_page
 from benchmarks.report import BEFORE, KAFKA, LIMIT, NAMES, NATS, NATS_SYNC, PEER, PENSTOCK, Sample, as_json, summarize
-from tools.write_figures import FIGURES, FILE, LINES, README, files, kept, page, readme_part
+from tools.write_figures import FIGURES, FILE, LINES, README, files, growth_charts, growth_part, kept, page, readme_part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 DOCUMENT: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+GROWN: dict[str, Any] = {
+    "at": "2026-01-02T03:04:05Z",
+    "rows": [
+        {"series": "topics", "count": count, "us": 500.0, "KiB": 2.0, "MiB": 50.0, "receipt ms": 0.4}
+        for count in (1, 1_000)
+    ],
+}
 
 
 def test_every_file_shows_the_figures_that_are_kept() -> None:
@@ -53,6 +60,15 @@ def run_of(rate: float, others: Sequence[str] = ()) -> dict[str, Any]:
     return {"about": about, "rows": as_json(summarize(samples)), "samples": []}
 
 
+def test_what_grows_has_a_table_of_each_series_and_a_plot_of_each_figure() -> None:
+    lines = growth_part(GROWN)
+
+    assert "| 1,000 | 500 | 2 | 50 | 0.4 |" in "\n".join(lines)
+    assert [title for title in growth_charts(GROWN) if any(f"![{title}]" in line for line in lines)] == list(
+        growth_charts(GROWN)
+    )
+
+
 def test_a_new_run_changes_all_lines_of_the_readme_and_leaves_out_what_only_explains() -> None:
     taken = kept(run_of(12_345.0))
 
@@ -77,7 +93,7 @@ def test_a_run_beside_several_others_has_columns_for_each_of_them() -> None:
     assert "all but NATS JetStream (default) and Apache Kafka (default) sync before they acknowledge" in readme_part(
         taken
     )
-    lines = page(taken).splitlines()
+    lines = page(taken, GROWN).splitlines()
     (first,) = (line for line in lines if line.startswith("| publish-1k-w1000 | publish"))
     assert first.endswith("| 200 % |")
     assert first.count("| 2× |") == 3

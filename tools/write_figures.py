@@ -3,9 +3,10 @@
 
     make bench PEER=pulsar,nats,kafka,limit
     python -m tools.write_figures benchmarks/results/latest.json
+    python -m tools.write_figures benchmarks/results/growth.json   # of `python -m benchmarks.growth`
     python -m tools.write_figures            # writes again what stands in docs/figures
 
-The rows are kept in `docs/figures/figures.json`, without the samples. From them come the table of the README between
+The rows are kept in `docs/figures`, without the samples. From them come the table of the README between
 its markers, `docs/reference/benchmarks.md`, and the plots.
 Where: by hand, after a run worth showing. `tests/test_figures.py` fails while one of the files is behind.
 """
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from benchmarks.loads import CORE, COST, FIRST, MESSAGES, P50, P99, RATE, RSS, VOLUME
-from benchmarks.page import about_line, charts, parts_table, ratio_of, table
+from benchmarks.page import about_line, charts, dot_chart, parts_table, ratio_of, table
 from benchmarks.report import LIMIT, NAMES, NOTHING, PEER, PEERS, PENSTOCK, compare, short
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parent.parent
 FIGURES: Final = ROOT / "docs" / "figures"
 FILE: Final = FIGURES / "figures.json"
+GROWTH: Final = FIGURES / "growth.json"
 README: Final = ROOT / "README.md"
 PAGE: Final = ROOT / "docs" / "reference" / "benchmarks.md"
 _PART: Final = re.compile(r"(<!-- figures -->\n).*?(<!-- end of figures -->)", re.DOTALL)
@@ -156,7 +158,62 @@ def _markdown(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join([head, "|---" * len(lines[0]) + "|", *body]) + "\n"
 
 
-def page(document: Mapping[str, Any]) -> str:
+WHAT_GROWS: Final = (
+    "## What one more costs, as it grows",
+    "",
+    "`python -m benchmarks.growth` lets topics (with a producer and a message each), connections (with a producer and",
+    "a consumer each), subscriptions of a topic, stored gigabytes and brokers of a machine grow step by step. Beside",
+    "each step stand the processor time and the resident memory of the broker for each one that it added, the memory",
+    "of the whole process, and what its neighbours notice: the median time until a lone message has its receipt.",
+    "Processor time is counted in steps of 10 ms, so those of the first hundred say little.",
+    "",
+)
+# The columns of each series, and what they are called.
+GROWTH_COLUMNS: Final = (
+    ("us", "µs each"),
+    ("KiB", "KiB each"),
+    ("MiB", "MiB in all"),
+    ("us a delivery", "µs a delivery"),
+    ("receipt ms", "receipt ms"),
+    ("seconds", "s"),
+    ("start core s", "start, core s"),
+    ("first message ms", "first message ms"),
+    ("idle core %", "idle, % of a core"),
+)
+
+
+# What is plotted of growth: a line of dots is straight if they are below each other.
+GROWTH_CHARTS: Final = (
+    ("Processor time for one more, µs (below each other: straight)", "us"),
+    ("Memory for one more, KiB (below each other: straight)", "KiB"),
+    ("Receipt of a lone message as others grow, ms (less is better)", "receipt ms"),
+)
+
+
+def growth_charts(document: Mapping[str, Any]) -> dict[str, str]:
+    """The plots of growth by title, each an SVG element."""
+    series = list(dict.fromkeys(row["series"] for row in document["rows"]))
+    found = {}
+    for title, key in GROWTH_CHARTS:
+        rows = [row for row in document["rows"] if row.get(key, 0) > 0]
+        dots = [(f"{row['count']:,} {row['series']}", [(series.index(row["series"]), *[row[key]] * 3)]) for row in rows]
+        found[title] = dot_chart(title, dots, {series.index(row["series"]): row["series"] for row in rows})
+    return found
+
+
+def growth_part(document: Mapping[str, Any]) -> list[str]:
+    """The part of the page about growth: a table of each series."""
+    plots = [f"![{title}](../figures/{_file_of(title)})\n" for title in growth_charts(document)]
+    lines = [*WHAT_GROWS, f"Measured {document['at'][:10]}{document.get('note', '')}.", "", *plots]
+    for series in dict.fromkeys(row["series"] for row in document["rows"]):
+        rows = [row for row in document["rows"] if row["series"] == series]
+        columns = [(key, name) for key, name in GROWTH_COLUMNS if key in rows[0]]
+        body = [[f"{row['count']:,}", *(short(row[key]) for key, _ in columns)] for row in rows]
+        lines.append(_markdown([[series, *(name for _, name in columns)], *body]))
+    return lines
+
+
+def page(document: Mapping[str, Any], growth: Mapping[str, Any]) -> str:
     """The page with every row, and the plots."""
     rows = document["rows"]
     parts = parts_table(rows)
@@ -175,6 +232,7 @@ def page(document: Mapping[str, Any]) -> str:
         _markdown(table(rows, (PENSTOCK, *PEERS, LIMIT))),
         *(WHAT_IS_EQUAL if any(name in row["by_subject"] for row in rows for name in FURTHER) else []),
         *([*WHAT_LIMITS, _markdown(parts)] if parts else []),
+        *growth_part(growth),
     ]
     return "\n".join(lines).rstrip("\n") + "\n"
 
@@ -191,8 +249,10 @@ def by_name(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Mapping[
 def files(document: Mapping[str, Any]) -> dict[Path, str]:
     """Every file that shows figures, and what it must hold."""
     readme = _PART.sub(lambda part: f"{part[1]}{readme_part(document)}{part[2]}", README.read_text(encoding="utf-8"))
-    plots = {FIGURES / _file_of(title): f"{chart}\n" for title, chart in charts(document["rows"]).items()}
-    return {README: readme, PAGE: page(document), **plots}
+    growth = json.loads(GROWTH.read_text(encoding="utf-8"))
+    plots = charts(document["rows"]) | growth_charts(growth)
+    svg = {FIGURES / _file_of(title): f"{chart}\n" for title, chart in plots.items()}
+    return {README: readme, PAGE: page(document, growth), **svg}
 
 
 def kept(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,8 +268,9 @@ def main(arguments: Sequence[str]) -> int:
     """Take over a run, if one is named, and write every file that is behind."""
     FIGURES.mkdir(exist_ok=True)
     if arguments:
-        taken = kept(json.loads(Path(arguments[0]).read_text(encoding="utf-8")))
-        FILE.write_text(json.dumps(taken, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        document = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+        file, taken = (FILE, kept(document)) if "about" in document else (GROWTH, document)
+        file.write_text(json.dumps(taken, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     wanted = files(json.loads(FILE.read_text(encoding="utf-8")))
     for plot in set(FIGURES.glob("*.svg")) - wanted.keys():
         plot.unlink()
