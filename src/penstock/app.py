@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from penstock.admin.server import HttpLimits
     from penstock.authentication.authenticator import Authenticator
     from penstock.broker.administration.administration import Administration
+    from penstock.broker.administration.copies import Copies
     from penstock.broker.configuration import Keys
     from penstock.broker.stats.snapshot import BrokerSnapshot
     from penstock.core.membership import Membership
@@ -206,6 +207,7 @@ class Serving:
     writable: Callable[[], Coroutine[Any, Any, None]]  # returns when the log can take an entry and sync it
     keep_ports: Callable[[], None]  # leaves them open for the program that replaces this one
     look: Callable[[], Coroutine[Any, Any, BrokerSnapshot]]  # returns a view of the whole broker
+    copies: Callable[[], Copies]  # to call on the loop
 
 
 async def start(
@@ -531,7 +533,9 @@ def _serving(
         if each.tls is not None:
             log.info("%s with TLS are served at %s", what, each.tls)
     url, admin_url = urls.plain or urls.tls or "", web.plain or web.tls or "-"
-    return Serving(url, admin_url, reload, lambda: broker.limits.stop_s_max, writable, keep_ports, look)
+    return Serving(
+        url, admin_url, reload, lambda: broker.limits.stop_s_max, writable, keep_ports, look, partial(_copies, broker)
+    )
 
 
 def _admin_tls(settings: Settings, tls: TlsOptions | None) -> TlsOptions | None:
@@ -545,6 +549,12 @@ def _administration(broker: Broker, *, for_peers: bool = False) -> Administratio
     from penstock.broker.composition.administration import administration  # noqa: PLC0415 -- see there
 
     return administration(broker, for_peers=for_peers)
+
+
+def _copies(broker: Broker) -> Copies:
+    from penstock.broker.composition.administration import copies  # noqa: PLC0415 -- nor but for a mirror
+
+    return copies(broker)
 
 
 def _render_metrics(snapshot: BrokerSnapshot) -> Iterator[str]:

@@ -68,7 +68,7 @@ from penstock.broker.transactions.open_transactions import TransactionServices
 from penstock.broker.transactions.others import OtherBrokers
 from penstock.core.broker_states import BrokerState
 from penstock.core.durations import DurationsByName
-from penstock.core.errors import MetadataFailed, NoRoom, ServiceNotReady, StorageReadOnly
+from penstock.core.errors import MetadataFailed, NoRoom, NotAllowed, ServiceNotReady, StorageReadOnly
 from penstock.core.membership import alone
 from penstock.core.service_urls import Addresses
 from penstock.governance.delayed_memory import DelayedMemory
@@ -707,8 +707,11 @@ class Broker:
         if self.stopping:
             raise ServiceNotReady(f"broker is stopping; look {name} up again")
 
-    def check_writable(self) -> None:
-        """Raises StorageReadOnly or NoRoom if publishing is impossible."""
+    def check_writable(self, name: TopicName) -> None:
+        """Raises NotAllowed if a topic is read-only, StorageReadOnly or NoRoom if publishing is impossible."""
+        read_only = self.limits.read_only_topics
+        if read_only and not {str(name), str(name.parent), str(name.namespace_name)}.isdisjoint(read_only):
+            raise NotAllowed(f"{name} is read-only at this broker (readOnlyTopics): publish where it comes from")
         health = self.log.health
         if health.read_only is not None:
             raise StorageReadOnly(health.read_only)

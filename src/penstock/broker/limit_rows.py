@@ -21,6 +21,7 @@ from penstock.core.setting import (
     size,
     switch,
     topic,
+    topics_or_namespaces,
     whole,
 )
 from penstock.core.system_topics import REPORTS_TOPIC
@@ -72,6 +73,13 @@ class TopicLimits:
     )
     force_delete_namespace: bool = dynamic(
         "forceDeleteNamespaceAllowed", switch, False, "Whether a namespace can be deleted together with its topics."
+    )
+    read_only_topics: tuple[str, ...] = row(
+        "readOnlyTopics",
+        topics_or_namespaces,
+        (),
+        "Topics, and namespaces as tenant/namespace, to which no client publishes, separated by commas; a partitioned "
+        "topic with its partitions. `penstock mirror` sets it.",
     )
     replication_start_at: str = dynamic(
         "replicationStartAt",

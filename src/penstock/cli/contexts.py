@@ -62,9 +62,14 @@ class Target:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say which cluster."""
     group = parser.add_argument_group("which cluster")
-    group.add_argument("--context", metavar="NAME", help="one of `penstock context list` (default: the current one)")
     group.add_argument("--url", metavar="URL", help=f"where clients connect (default: {URL})")
     group.add_argument("--admin-url", metavar="URL", help=f"the admin port (default: {ADMIN_URL})")
+    add_credentials(group)
+
+
+def add_credentials(group: argparse._ArgumentGroup) -> None:
+    """Add the options that say who asks, and of which context."""
+    group.add_argument("--context", metavar="NAME", help="one of `penstock context list` (default: the current one)")
     group.add_argument(
         "--token-file", metavar="FILE", help=f"a file with the token to show (default: the variable {TOKEN_VARIABLE})"
     )

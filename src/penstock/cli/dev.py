@@ -26,7 +26,7 @@ Run a broker to try things with: on free ports, in a directory that is deleted a
 It prints its addresses, then each second what has changed: topics, clients, messages, backlogs.
 """
 # As penstock.testing: small, enough to try things. Its own lines say what happens; the log only what is wrong.
-_DEFAULTS: Final = {"brokerServicePort": "0", "webServicePort": "0", "memoryLimitMB": "512", "logLevel": "warning"}
+FREE_PORTS: Final = {"brokerServicePort": "0", "webServicePort": "0", "memoryLimitMB": "512", "logLevel": "warning"}
 _EVERY_S: Final = 1.0
 
 
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until stopped; return the exit status. Raises ConfigurationError."""
     from penstock import app, settings
 
-    flags = {**_DEFAULTS, **settings_given(arguments)}
+    flags = {**FREE_PORTS, **settings_given(arguments)}
     effective = settings.load(file=arguments.config, environment=os.environ, flags=flags)
     heed_no_reload()
 

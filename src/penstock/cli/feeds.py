@@ -159,6 +159,10 @@ class Feed:
         positions = self._pieces.pop(entry.position, [entry.position])
         self._connection.acknowledge_each(self._consumer, positions)
 
+    def fileno(self) -> int:
+        """For selectors, after `next_entry` has had nothing."""
+        return self._connection.fileno()
+
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()

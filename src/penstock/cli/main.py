@@ -30,6 +30,7 @@ class Command(NamedTuple):
 COMMANDS: Final = {
     "serve": Command("serve", "run a broker"),
     "dev": Command("dev", "run a broker that forgets everything at its end"),
+    "mirror": Command("mirror", "run a broker with a read-only copy of topics of another cluster"),
     "ready": Command("ready", "wait until a broker serves"),
     "proxy": Command("proxy", "run a proxy before a Pulsar cluster"),
     "config": Command("config", "print every setting with its value and its source"),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from penstock.core.errors import InvalidTopicName
-from penstock.core.names import TopicName
+from penstock.core.names import NamespaceName, TopicName
 from penstock.core.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -254,6 +254,20 @@ def topic(text: str) -> str:
         raise ValueError("want a full name, as in non-persistent://tenant/namespace/topic")
     try:
         return str(TopicName.parse(text))
+    except InvalidTopicName as error:
+        raise ValueError(str(error)) from None
+
+
+def topics_or_namespaces(text: str) -> tuple[str, ...]:
+    """Parse a list of topics (full names, or tenant/namespace/topic) and namespaces (tenant/namespace)."""
+    return tuple(dict.fromkeys(map(topic_or_namespace, names(text))))
+
+
+def topic_or_namespace(text: str) -> str:
+    """Parse a topic, or a namespace as tenant/namespace, and return its full name."""
+    try:
+        is_namespace = "://" not in text and text.count("/") == 1
+        return str(NamespaceName.parse(text) if is_namespace else TopicName.parse(text))
     except InvalidTopicName as error:
         raise ValueError(str(error)) from None
 

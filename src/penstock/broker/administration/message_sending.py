@@ -104,7 +104,7 @@ class MessageSending:
     finder: Finder
     placement: Placement
     elsewhere: Elsewhere
-    check_writable: Callable[[], None]
+    check_writable: Callable[[TopicName], None]
     clock: Clock
     redriving: set[str]  # topics; of the broker, whoever has asked
 
@@ -120,7 +120,7 @@ class MessageSending:
             raise NotAllowed(f"Sending over REST to a non-persistent topic is not supported: {name} stores nothing")
         if is_record_topic(str(name)):
             raise NotAllowed(f"{name} is a topic of the brokers: only they publish to it")
-        self.check_writable()
+        self.check_writable(name)
         count = self.partitions.count(name)
         if not count and not self.topics.exists(name):
             raise TopicNotFound(str(name))

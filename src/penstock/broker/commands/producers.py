@@ -70,7 +70,7 @@ class Producers:
         reads: LogReads,
         memory: Row,
         clock: Clock,
-        check_writable: Callable[[], None],
+        check_writable: Callable[[TopicName], None],
         names: Iterator[str],
     ) -> None:
         self._topics = topics
@@ -127,7 +127,7 @@ class Producers:
             session.require(Action.CONSUME, name, subscription=body.initial_subscription_name)
         if is_record_topic(str(name)):
             raise NotAllowed(f"{name} is a topic of the brokers: only they publish to it")
-        self._check_writable()
+        self._check_writable(name)
         topic = await self._topics.get_or_create(name, create=True)
         if topic.system and not session.of_broker:
             raise NotAllowed(f"{name} is a topic of the brokers: only they publish to it")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from penstock.broker.administration.administration import Administration
 from penstock.broker.administration.backup_admin import BackupAdmin
 from penstock.broker.administration.clusters import Clusters
+from penstock.broker.administration.copies import Copies
 from penstock.broker.administration.delayed_admin import DelayedAdmin
 from penstock.broker.administration.finder import Finder
 from penstock.broker.administration.message_admin import MessageAdmin
@@ -247,4 +248,16 @@ def administration(broker: Broker, *, for_peers: bool = False) -> Administration
         topic_rows=TopicRows(broker.topics, catalog, broker.message_rates, broker.clock),
         transactions=TransactionAdmin(broker.transactions, broker.topics, finder, broker.clock, elsewhere),
         why=why,
+    )
+
+
+def copies(broker: Broker) -> Copies:
+    """Build what copies topics of another cluster."""
+    return Copies(
+        admin=administration(broker),
+        topics=broker.topics,
+        partitions=broker.partitions,
+        schemas=broker.schemas,
+        reads=broker.reads,
+        entries=OwnEntries(broker.log, broker.tail_cache, broker.loop),
     )
