@@ -286,10 +286,31 @@ def test_properties_of_a_subscription_are_replaced(rest: httpx.Client, path: str
     assert rest.get(f"{path}/subscription/s/properties").json() == {"z": "1"}
 
 
-def test_no_subscription_is_replicated(rest: httpx.Client, path: str, topic: str) -> None:
+def test_a_subscription_is_replicated_until_it_is_said_that_it_is_not(
+    rest: httpx.Client, path: str, topic: str
+) -> None:
+    full, status = f"persistent://{topic}", f"{path}/subscription/s/replicatedSubscriptionStatus"
+    assert rest.get(status).status_code == 404
     rest.put(f"{path}/subscription/s?replicated=true")
-    answer = rest.get(f"{path}/subscription/s/replicatedSubscriptionStatus")
-    assert answer.json() == {f"persistent://{topic}": False}
+    assert rest.get(status).json() == {full: True}
+    rest.put(f"{path}/subscription/s/properties", json={"x": "y"})
+    assert rest.get(f"{path}/subscription/s/properties").json() == {"x": "y"}
+    assert rest.get(f"{path}/stats").json()["subscriptions"]["s"]["isReplicated"] is True
+    assert rest.post(status, json=False).status_code == 204
+    assert rest.get(status).json() == {full: False}
+    assert rest.get(f"{path}/subscription/s/properties").json() == {"x": "y"}
+    assert rest.post(status, json=True).status_code == 204
+    assert rest.get(status).json() == {full: True}
+    assert rest.post(status, json="yes").status_code == 400
+
+
+def test_the_partitions_of_a_topic_have_subscriptions_that_are_replicated(rest: httpx.Client, namespace: str) -> None:
+    path = f"/admin/v2/persistent/{namespace}/replicated"
+    rest.put(f"{path}/partitions", json=2)
+    rest.put(f"{path}/subscription/s")
+    assert rest.post(f"{path}/subscription/s/replicatedSubscriptionStatus", json=True).status_code == 204
+    answer = rest.get(f"{path}/subscription/s/replicatedSubscriptionStatus").json()
+    assert answer == {f"persistent://{namespace}/replicated-partition-{number}": True for number in range(2)}
 
 
 def test_subscriptions_of_a_partitioned_topic_are_those_of_its_partitions(rest: httpx.Client, namespace: str) -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +12,11 @@ import pytest
 from penstock.broker.composition.administration import administration
 from penstock.broker.publishing.replicated import POSITION_PROPERTY
 from penstock.broker.replication.replicator import HANDLED_PER_TURN, IDLE_S, Replicator
-from penstock.core.checksum import seal
-from penstock.core.names import NamespaceName
-from penstock.core.service_urls import Addresses, ServiceUrls
 from penstock.core.units import MIB
-from penstock.testing.client import Type
-from penstock.testing.loop import VirtualLoop
 from penstock.wire import metadata
 from penstock.wire.client.frames import payload_in
-from penstock.wire.pulsar_pb2 import BaseCommand, MessageMetadata
-from tests.net.harness import Client, Harness, running, topic_of, turns, until
+from tests.broker.clusters import TOPIC, TOPIC_NAMESPACE, cluster, replicate, sending, stored
+from tests.net.harness import Client, Harness, topic_of, turns, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -30,24 +24,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.subscriptions.subscription import Subscription
 
-TOPIC = "persistent://public/default/t"
-TOPIC_NAMESPACE = NamespaceName.parse("public/default")
 CURSOR = "pulsar.repl.west"
-
-
-@asynccontextmanager
-async def cluster(directory: Path, name: str, **how: Any) -> AsyncIterator[Harness]:  # noqa: ANN401
-    """A broker that is a cluster by itself, whose lookups lead to it."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualLoop)
-    sock = loop.network.socket()
-    sock.bind(("127.0.0.1", 0))
-    port = sock.getsockname()[1] + 1  # the next one
-    sock.close()
-    urls = Addresses(service=ServiceUrls(f"pulsar://127.0.0.1:{port}", None))
-    async with running(directory / name, cluster_name=name, addresses=urls, **how) as harness:
-        assert harness.port == port
-        yield harness
 
 
 @dataclass
@@ -73,38 +50,12 @@ class Pair:
         return [bytes(payload_in(entry)) for entry in stored(self.west)]
 
 
-def stored(harness: Harness) -> list[bytes]:
-    topic = harness.broker.topics.get(TOPIC)
-    if topic is None:
-        return []
-    result = harness.broker.log.read(topic.ledger_id, 0, bytes_max=1 << 24, entries_max=10_000)
-    return [bytes(entry) for batch in result.batches for _, entry in batch.entries()]
-
-
-async def replicate(harness: Harness, to: Harness, name: str, clusters: list[str]) -> None:
-    """Set what administrators set."""
-    admin = administration(harness.broker)
-    await admin.clusters.create(name, {"brokerServiceUrl": f"pulsar://127.0.0.1:{to.port}"})
-    await admin.tenants.update("public", {"allowedClusters": clusters})
-    await admin.policies.set_replication(TOPIC_NAMESPACE, clusters)
-
-
 @pytest.fixture
 async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
     async with cluster(tmp_path, "east") as east, cluster(tmp_path, "west") as west:
         await west.broker.policies.set_namespace("public/default", "deduplication", value=True)
         await replicate(east, west, "west", ["east", "west"])
         yield Pair(east, west)
-
-
-def sending(sequence_id: int, payload: bytes, **said: Any) -> bytes:  # noqa: ANN401
-    about = MessageMetadata(producer_name="p", sequence_id=sequence_id, publish_time=7, **said).SerializeToString()
-    entry = seal(len(about).to_bytes(4, "big") + about + payload)
-    command = BaseCommand(type=Type.SEND)
-    command.send.producer_id, command.send.sequence_id = 0, sequence_id
-    command.send.num_messages = said.get("num_messages_in_batch", 1)
-    data = command.SerializeToString()
-    return (4 + len(data) + len(entry)).to_bytes(4, "big") + len(data).to_bytes(4, "big") + data + entry
 
 
 async def test_entries_arrive_as_they_were_stored_and_say_where_they_come_from(pair: Pair) -> None:

@@ -191,6 +191,7 @@ BODIES: Final[Mapping[str, Any]] = {
     "POST T/subscription/{subscription}/resetcursor": POSITION,
     "POST T/subscription/{subscription}/expireMessages": POSITION,
     "PUT T/subscription/{subscription}/properties": {"color": "red"},
+    "POST T/subscription/{subscription}/replicatedSubscriptionStatus": True,
     "POST T/{subscription}/dispatchRate": RATE,
     "PUT /admin/v3/transactions/parts/{coordinator}/{number}": {
         "owner": "usurper",

@@ -17,13 +17,16 @@ import tempfile
 import threading
 import time
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pulsar
 
 from penstock.testing.process import BrokerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # Another cluster may have been used before: names are those of one run.
 MARK: Final = f"{time.time_ns():x}"
@@ -102,17 +105,16 @@ def kill_now_and_then(broker: BrokerProcess, own: Cluster, topics: list[str], ki
         broker.start(port=broker.port, admin_port=broker.admin_port)
 
 
-def main() -> int:
-    """Run it; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_peer(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say which cluster is the other one."""
     parser.add_argument("--peer", help="service URL of the other cluster")
     parser.add_argument("--peer-admin", help="URL of its admin port")
     parser.add_argument("--peer-name", default="standalone", help="its clusterName")
-    parser.add_argument("--messages", type=int, default=20_000, help="in each direction")
-    parser.add_argument("--rate", type=int, default=600, help="messages a second")
-    parser.add_argument("--kills", type=int, default=8)
-    parser.add_argument("--seed", type=int, default=7)
-    given = parser.parse_args()
+
+
+@contextmanager
+def both(given: argparse.Namespace) -> Iterator[tuple[BrokerProcess, Cluster, Cluster]]:
+    """Run penstock, and a second one unless the arguments name another cluster; both replicate to each other."""
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         brokers = []
@@ -128,6 +130,20 @@ def main() -> int:
             peer = Cluster(given.peer_name, given.peer, given.peer_admin)
         own.set_up(peer)
         peer.set_up(own)
+        yield broker, own, peer
+
+
+def main() -> int:
+    """Run it; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_peer(parser)
+    parser.add_argument("--messages", type=int, default=20_000, help="in each direction")
+    parser.add_argument("--rate", type=int, default=600, help="messages a second")
+    parser.add_argument("--kills", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=7)
+    given = parser.parse_args()
+    with ExitStack() as stack:
+        broker, own, peer = stack.enter_context(both(given))
         ways = {
             f"persistent://{NAMESPACE}/out": (own, peer),
             f"persistent://{NAMESPACE}/in": (peer, own),

@@ -346,6 +346,7 @@ class Broker:
             # The coordinator is made later.
             refused_in_transaction=lambda *about: self.transactions.refusal(*about),  # noqa: PLW0108
             sent_in_transaction=lambda *about: self.transactions.sent(*about),  # noqa: PLW0108
+            marked=self._marked,
             turn=self.loop_turns,
         )
         self.long_keys = LongKeys(loop)
@@ -589,6 +590,10 @@ class Broker:
     def _replication_changed(self, topic: Topic) -> None:
         if (replication := self.replication()) is not None:
             replication.changed(topic)
+
+    def _marked(self, topic: PublishedTopic, marker: bytes) -> None:
+        if (replication := self.replication()) is not None:
+            replication.marked(topic, marker)
 
     def _throttling(self) -> AdaptiveThrottling[PublishedTopic]:
         # Off by default: then none of it is loaded.

@@ -88,6 +88,31 @@ class TopicLimits:
         "Where a topic begins when it is to be replicated to another cluster: behind its last message, or with the "
         "first one that it has.",
     )
+    replicated_subscriptions: bool = dynamic(
+        "enableReplicatedSubscriptions",
+        switch,
+        True,
+        "Whether subscriptions that ask for it keep their places in other clusters.",
+    )
+    subscription_snapshots_every_ms: int = dynamic(
+        "replicatedSubscriptionsSnapshotFrequencyMillis",
+        whole(1),
+        1_000,
+        "How often other clusters are asked how far they are, for replicated subscriptions, while there are messages.",
+    )
+    subscription_snapshots_timeout_s: int = dynamic(
+        "replicatedSubscriptionsSnapshotTimeoutSeconds",
+        whole(1),
+        30,
+        "How long their answers are waited for.",
+    )
+    subscription_snapshots_max: int = dynamic(
+        "replicatedSubscriptionsSnapshotMaxCachedPerSubscription",
+        whole(3),
+        10,
+        "Answers that each replicated subscription remembers; if there are more, every place of its backlog is nearer "
+        "to one of those that are kept.",
+    )
     namespace_bundles: int = dynamic(
         "defaultNumberOfNamespaceBundles",
         whole(1, 1 << 16),

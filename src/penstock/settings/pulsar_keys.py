@@ -89,7 +89,7 @@ _NAMES: Final = frozenset(
     dispatcherReadFailureBackoffMaxTimeInMs dispatcherRetryBackoffInitialTimeInMs dispatcherRetryBackoffMaxTimeInMs
     dispatchRateLimiterFactoryClassName dispatchThrottlingForFilteredEntriesEnabled
     enableBusyWait
-    enableNamespaceIsolationUpdateOnTime enablePackagesManagement enableReplicatedSubscriptions
+    enableNamespaceIsolationUpdateOnTime enablePackagesManagement
     enableRunBookieAutoRecoveryTogether enableRunBookieTogether enableShadowTopics entryFilterNames
     entryFiltersDirectory exposingBrokerEntryMetadataToClientEnabled failureDomainsEnabled
     flowOrQpsDifferenceThresholdPercentage flushInterval gcWaitTime globalZookeeperServers haProxyProtocolEnabled

@@ -22,6 +22,7 @@ _CLASSES: Final = {
         "answer parts parts answer answer parts answer parts parts answer parts "
     ),
     "BrokerEntryMetadata": "entry entry",
+    "ClusterMessageId": "entry entry",
     "CommandAck": "number number ids number pairs number number number",
     "CommandAckResponse": "answer answer answer answer answer answer",
     "CommandActiveConsumerChange": "answer answer",
@@ -102,6 +103,7 @@ _CLASSES: Final = {
     "KeyLongValue": "held held",
     "KeySharedMeta": "number ranges number",
     "KeyValue": "held held",
+    "MarkersMessageIdData": "entry entry",
     "MessageCount": "answer answer answer answer answer answer answer",
     "MessageCountQuery": "number number number number number number",
     "MessageIdData": "number number number number ack-set number parts",
@@ -109,6 +111,9 @@ _CLASSES: Final = {
         "entry entry entry entry entry entry entry entry entry entry entry entry entry entry entry entry "
         "entry entry entry entry entry entry entry entry entry entry entry entry entry entry "
     ),
+    "ReplicatedSubscriptionsSnapshotRequest": "entry entry",
+    "ReplicatedSubscriptionsSnapshotResponse": "entry entry",
+    "ReplicatedSubscriptionsUpdate": "entry entry",
     "ResourceUsageBorrower": "entry entry entry entry entry entry",
     "ResourceUsageInfo": "entry entry entry entry entry entry entry entry entry entry entry entry entry entry",
     "ResourceUsages": "entry entry entry entry entry entry entry entry entry entry entry entry entry entry",

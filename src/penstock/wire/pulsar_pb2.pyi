@@ -321,6 +321,11 @@ class BrokerEntryMetadata(Message):
     index: int
     def __init__(self, broker_timestamp: int | None = ..., index: int | None = ...) -> None: ...
 
+class ClusterMessageId(Message):
+    cluster: str
+    message_id: MarkersMessageIdData
+    def __init__(self, cluster: str | None = ..., message_id: MarkersMessageIdData | Mapping | None = ...) -> None: ...
+
 class CommandAck(Message):
     class AckType(int, metaclass=EnumTypeWrapper):
         Individual: ClassVar[CommandAck.AckType]
@@ -948,6 +953,11 @@ class KeyValue(Message):
     value: str
     def __init__(self, key: str | None = ..., value: str | None = ...) -> None: ...
 
+class MarkersMessageIdData(Message):
+    ledger_id: int
+    entry_id: int
+    def __init__(self, ledger_id: int | None = ..., entry_id: int | None = ...) -> None: ...
+
 class MessageCount(Message):
     ledger_id: int
     next_entry_id: int
@@ -1009,6 +1019,21 @@ class MessageMetadata(Message):
     compacted_batch_indexes: RepeatedScalarFieldContainer[int]
     schema_id: bytes
     def __init__(self, producer_name: str | None = ..., sequence_id: int | None = ..., publish_time: int | None = ..., properties: Iterable[KeyValue | Mapping] | None = ..., replicated_from: str | None = ..., partition_key: str | None = ..., replicate_to: Iterable[str] | None = ..., compression: CompressionType | str | None = ..., uncompressed_size: int | None = ..., num_messages_in_batch: int | None = ..., event_time: int | None = ..., encryption_keys: Iterable[EncryptionKeys | Mapping] | None = ..., encryption_algo: str | None = ..., encryption_param: bytes | None = ..., schema_version: bytes | None = ..., partition_key_b64_encoded: bool | None = ..., ordering_key: bytes | None = ..., deliver_at_time: int | None = ..., marker_type: int | None = ..., txnid_least_bits: int | None = ..., txnid_most_bits: int | None = ..., highest_sequence_id: int | None = ..., null_value: bool | None = ..., uuid: str | None = ..., num_chunks_from_msg: int | None = ..., total_chunk_msg_size: int | None = ..., chunk_id: int | None = ..., null_partition_key: bool | None = ..., compacted_batch_indexes: Iterable[int] | None = ..., schema_id: bytes | None = ...) -> None: ...
+
+class ReplicatedSubscriptionsSnapshotRequest(Message):
+    snapshot_id: str
+    source_cluster: str
+    def __init__(self, snapshot_id: str | None = ..., source_cluster: str | None = ...) -> None: ...
+
+class ReplicatedSubscriptionsSnapshotResponse(Message):
+    snapshot_id: str
+    cluster: ClusterMessageId
+    def __init__(self, snapshot_id: str | None = ..., cluster: ClusterMessageId | Mapping | None = ...) -> None: ...
+
+class ReplicatedSubscriptionsUpdate(Message):
+    subscription_name: str
+    clusters: RepeatedCompositeFieldContainer[ClusterMessageId]
+    def __init__(self, subscription_name: str | None = ..., clusters: Iterable[ClusterMessageId | Mapping] | None = ...) -> None: ...
 
 class ResourceUsageBorrower(Message):
     broker: str

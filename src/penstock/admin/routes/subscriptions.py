@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from fastapi import APIRouter, Body, Path
 
 from penstock.admin.gateway import Ask
-from penstock.admin.models import INT_MAX, LONG_MAX, Properties, ResetPosition
+from penstock.admin.models import INT_MAX, LONG_MAX, Flag, Properties, ResetPosition
 from penstock.admin.routing import NO_CONTENT, READS_ENTRY, TOPIC, Force, Topic, Wall
 from penstock.core.position import EARLIEST, LATEST, Position
 
@@ -56,9 +56,8 @@ def _add_life(router: APIRouter, ask: Ask, needs: Needs) -> None:
         replicated: bool = False,
     ) -> None:
         """Create a subscription at a position; without one, after the last message."""
-        del replicated  # One cluster.
         if position is None:
-            await ask(lambda broker: broker.subscriptions.create(name, subscription))
+            await ask(lambda broker: broker.subscriptions.create(name, subscription, replicated=replicated))
             return
         await ask(
             lambda broker: broker.subscriptions.create(
@@ -67,6 +66,7 @@ def _add_life(router: APIRouter, ask: Ask, needs: Needs) -> None:
                 position_of(position),
                 batch_index=position.batch_index,
                 properties=position.properties,
+                replicated=replicated,
             )
         )
 
@@ -146,6 +146,10 @@ def _add_properties(router: APIRouter, ask: Ask, needs: Needs) -> None:
 
     @router.get(f"{SUBSCRIPTION}/replicatedSubscriptionStatus", dependencies=[needs.consume])
     async def replicated(name: Topic, subscription: str) -> dict[str, bool]:
-        """Return whether a subscription is replicated: never."""
-        await ask(lambda broker: broker.subscriptions.get_properties(name, subscription))
-        return {str(name): False}
+        """Return whether a subscription has the same place in all clusters of its topic, by topic or partition."""
+        return await ask(lambda broker: broker.subscriptions.replicated(name, subscription))
+
+    @router.post(f"{SUBSCRIPTION}/replicatedSubscriptionStatus", dependencies=[needs.consume], **NO_CONTENT)
+    async def set_replicated(name: Topic, subscription: str, replicated: Annotated[Flag, Body()]) -> None:
+        """Let a subscription have the same place in all clusters of its topic, or no longer."""
+        await ask(lambda broker: broker.subscriptions.set_replicated(name, subscription, replicated=replicated))

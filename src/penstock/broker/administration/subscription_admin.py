@@ -10,6 +10,7 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.elsewhere import of_namespace, of_subscription, of_topic
+from penstock.broker.subscriptions.replicating import REPLICATED, with_replicated, without_replicated
 from penstock.broker.topics.partitions import in_turns
 from penstock.broker.topics.topic import subscribed_topic
 from penstock.core.errors import (
@@ -21,7 +22,7 @@ from penstock.core.errors import (
     ServiceNotReady,
     SubscriptionNotFound,
 )
-from penstock.core.names import COMPACTION_SUBSCRIPTION, REPLICATOR_PREFIX, TopicName
+from penstock.core.names import COMPACTION_SUBSCRIPTION, REPLICATOR_PREFIX, TopicName, is_brokers_own
 from penstock.core.position import EARLIEST, LATEST
 from penstock.storage.cursor import WORD_BITS, WORDS_MAX
 from penstock.wire import metadata
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
     from penstock.broker.administration.finder import Finder
     from penstock.broker.administration.namespaces import Namespaces
-    from penstock.broker.changes import Changes
     from penstock.broker.elsewhere import Elsewhere
     from penstock.broker.log_reads import LogReads
     from penstock.broker.policies.retention import Retention
@@ -58,7 +58,6 @@ class SubscriptionAdmin:
         self,
         *,
         catalog: Catalog,
-        changes: Changes,
         reads: LogReads,
         cursors: CursorSaves,
         store: SubscriptionStore,
@@ -71,7 +70,6 @@ class SubscriptionAdmin:
         elsewhere: Elsewhere,
     ) -> None:
         self._catalog = catalog
-        self._changes = changes
         self._reads = reads
         self._cursors = cursors
         self._store = store
@@ -100,10 +98,13 @@ class SubscriptionAdmin:
         position: Position = LATEST,
         batch_index: int = -1,
         properties: Mapping[str, str] | None = None,
+        *,
+        replicated: bool = False,
     ) -> None:
         """Create a durable subscription that starts at a position. Raises AlreadyExists, NotAllowed.
 
-        The topic is created if it does not exist and policies allow it.
+        The topic is created if it does not exist and policies allow it. With `replicated`, other clusters are told the
+        places of the subscription.
         """
         _check_stored(name, "Creating a subscription")
         if subscription == COMPACTION_SUBSCRIPTION:  # Its backlog is not limited, and it keeps all messages.
@@ -127,7 +128,8 @@ class SubscriptionAdmin:
                 return
             start = entry_at(topic, position)
             members = await self._members_from(topic, start, batch_index) if batch_index > 0 else []
-            made = await topic.open_subscription(subscription, durable=True, start=start)
+            stored = with_replicated({}, replicated=replicated)
+            made = await topic.open_subscription(subscription, durable=True, start=start, properties=stored)
             if members:
                 made.moves.reset(start, members)
                 await self._cursors.save(made)
@@ -165,7 +167,7 @@ class SubscriptionAdmin:
         for one in self._finder.existing(name):
             for record in self._catalog.subscriptions(str(one)):
                 if record.name == subscription:
-                    return dict(record.properties)
+                    return without_replicated(record.properties)
         for partition, broker in self._finder.elsewhere(name).items():
             rest = f"/subscription/{of_subscription(subscription)}/properties"
             with contextlib.suppress(NotFound):
@@ -178,11 +180,39 @@ class SubscriptionAdmin:
         )
 
     async def _put_properties(self, subscription: Subscription, properties: Mapping[str, str]) -> None:
-        topic = subscription.topic.text
-        with self._store.charged(subscription.name, properties):
-            await self._changes.stored(
-                lambda done: self._catalog.set_subscription_properties(topic, subscription.name, dict(properties), done)
-            )
+        await self._store.put_properties(subscription, properties, replicated=subscription.replicated)
+
+    async def replicated(self, name: TopicName, subscription: str) -> dict[str, bool]:
+        """Whether a subscription is replicated, by topic or partition. Raises SubscriptionNotFound."""
+        found = {
+            str(one): REPLICATED in record.properties
+            for one in self._finder.existing(name)
+            if (record := self._catalog.subscription(str(one), subscription)) is not None
+        }
+        for partition, broker in self._finder.elsewhere(name).items():
+            rest = f"/subscription/{of_subscription(subscription)}/replicatedSubscriptionStatus"
+            with contextlib.suppress(NotFound):
+                found.update(await self._elsewhere.ask(broker, "GET", of_topic(partition, rest)))
+        if not found:
+            raise SubscriptionNotFound(str(name), subscription)
+        return found
+
+    async def set_replicated(self, name: TopicName, subscription: str, *, replicated: bool) -> None:
+        """Say whether other clusters are to have the places of a subscription.
+
+        Raises SubscriptionNotFound; NotAllowed: it is a reader's, or the broker's own.
+        """
+        _check_stored(name, "Replicating a subscription")
+        if is_brokers_own(subscription):
+            raise NotAllowed(f"subscription {subscription} is the broker's own, and is not replicated")
+
+        async def put(found: Subscription) -> None:
+            if not found.durable:
+                raise NotAllowed(f"subscription {subscription} is of a reader, and is not replicated")
+            if found.replicated != replicated:
+                await self._store.put_properties(found, found.properties, replicated=replicated)
+
+        await self._finder.on_each_subscription(name, subscription, put)
 
     # -- skip and expire ----------------------------------------------------------------------------------------------
 

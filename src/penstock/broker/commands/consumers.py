@@ -18,6 +18,7 @@ from penstock.broker.commands.schemas import schema_in
 from penstock.broker.schemas.checks.model import SchemaType
 from penstock.broker.subscriptions.consumer import Consumer
 from penstock.broker.subscriptions.key_ranges import AUTO_SPLIT, KeySharing
+from penstock.broker.subscriptions.replicating import with_replicated
 from penstock.broker.subscriptions.state import EXCLUSIVE, FAILOVER, KEY_SHARED, TYPE_NAMES
 from penstock.broker.subscriptions.subscription import subscription_of
 from penstock.broker.topics.topic import subscribed_topic
@@ -183,7 +184,6 @@ class Consumers:
         subscription.add(consumer, body.subType)
         if session.of_broker:
             self._rates.exempt(subscription)
-        subscription.replicated = subscription.replicated or body.replicate_subscription_state
         session.consumers[body.consumer_id] = consumer
         session.reply(codec.success(body.request_id))
         subscription.attached(consumer)
@@ -200,10 +200,16 @@ class Consumers:
 
     async def _subscription(self, topic: Topic, body: codec.CommandSubscribe) -> Subscription:
         start = await self._start_entry(topic, body)
-        properties = {pair.key: pair.value for pair in body.subscription_properties}
-        return await topic.open_subscription(
+        properties = with_replicated(
+            {pair.key: pair.value for pair in body.subscription_properties},
+            replicated=body.replicate_subscription_state,
+        )
+        subscription = await topic.open_subscription(
             body.subscription, durable=body.durable, start=start, properties=properties
         )
+        if body.replicate_subscription_state and subscription.durable and not subscription.replicated:
+            await self._store.put_properties(subscription, subscription.properties, replicated=True)
+        return subscription
 
     def _check_bounds(self, consumer: Consumer) -> None:
         """Raises ConsumerBusy if the topic or the subscription has its maximum number of consumers."""

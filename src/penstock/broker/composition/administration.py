@@ -156,7 +156,6 @@ def administration(broker: Broker, *, for_peers: bool = False) -> Administration
         ),
         subscriptions=SubscriptionAdmin(
             catalog=catalog,
-            changes=changes,
             reads=reads,
             cursors=broker.cursors,
             store=broker.subscription_store,

@@ -36,6 +36,7 @@ from penstock.core.units import KIB
 from penstock.storage.entry_log import AppendRun, Batch
 from penstock.wire import codec, metadata
 from penstock.wire.errors import ProtocolError
+from penstock.wire.markers import MARKER_BYTES_MAX
 from penstock.wire.sends import encode_receipts
 
 if TYPE_CHECKING:
@@ -171,13 +172,15 @@ class PublishServices:
     # Why a role may not send in one, so many ranges of entries; None: it may.
     refused_in_transaction: Callable[[TransactionId, str, int], str | None]
     sent_in_transaction: Callable[[bool, TransactionId], None]  # called for entries; True: they take more memory
+    # Called with a marker of a replicator, when all that it has sent before is durable.
+    marked: Callable[[PublishedTopic, bytes], None]
     turn: LoopTurns  # the time of all that happens in it: no run looks at a clock
 
 
 class Publish:
     """One run on its way to the log and back."""
 
-    __slots__ = ("_data", "_received_ns", "_services", "lease", "replies", "session")
+    __slots__ = ("_data", "_markers", "_received_ns", "_services", "lease", "replies", "session")
 
     def __init__(
         self,
@@ -194,6 +197,7 @@ class Publish:
         self.lease = lease
         self.replies: list[Stretch | Duplicate | Refusal] = []
         self._data: Buffer = b""
+        self._markers: list[tuple[PublishedTopic, bytes]] = []
 
     def submit(self, run: PublishRun) -> None:
         """Assign entry ids and append the run to the log."""
@@ -229,7 +233,7 @@ class Publish:
             elif row in run.refused:
                 refusal = (WireCode.NOT_ALLOWED_ERROR, run.refused[row])
             elif row in run.rare and run.rare[row].marker:
-                self._pass_over(producer_id, sequence_id)
+                self._pass_over(producer_id, sequence_id, run.offsets[row], run.lengths[row])
                 continue
             elif row in transactions:
                 refusal = self._refuse_in(transactions[row], producer_id)
@@ -275,7 +279,7 @@ class Publish:
             if transaction is not None:
                 self._belong(transaction, self.replies[first_reply:])
 
-    def _pass_over(self, producer_id: int, sequence_id: int) -> None:
+    def _pass_over(self, producer_id: int, sequence_id: int, offset: int, length: int) -> None:
         """Acknowledge a marker of a replicated subscription. Consumers never see one, so it is not stored."""
         producer = self.session.producers.get(producer_id)
         if producer is None:
@@ -283,6 +287,9 @@ class Publish:
         else:
             highest = MARKER if producer.replicator is Replicator.BY_POSITIONS else None
             self.replies.append(Duplicate(producer_id, sequence_id, highest))
+            if producer.replicator is not None and producer.topic.persistent and length <= MARKER_BYTES_MAX:
+                marker = bytes(memoryview(self._data)[offset : offset + length])
+                self._markers.append((producer.topic, marker))
 
     def _refuse_in(self, transaction: TransactionId, producer_id: int, entries: int = 1) -> tuple[WireCode, str] | None:
         """Why so many entries of a transaction are refused, or None."""
@@ -498,6 +505,8 @@ class Publish:
         """The run is durable or has failed: notify the topics, answer the client, release the memory."""
         if error is None:
             self._tell_topics(run.data)
+            for topic, marker in self._markers:
+                self._services.marked(topic, marker)
             self._send_receipts()
         else:
             self._send_errors(error)

@@ -20,9 +20,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 from penstock.broker.policies.policy_values import CLUSTERS
 from penstock.broker.replication.remote import Remote
 from penstock.broker.replication.replicator import Replicator, ReplicatorServices
+from penstock.broker.replication.snapshots import SnapshotServices, TopicSnapshots
+from penstock.broker.subscriptions.replicating import with_replicated
 from penstock.core.errors import PenstockError
-from penstock.core.names import REPLICATOR_PREFIX, TopicName
+from penstock.core.names import REPLICATOR_PREFIX, TopicName, is_brokers_own
 from penstock.governance.replication_window import ReplicationWindow
+from penstock.wire.errors import ProtocolError
+from penstock.wire.markers import Request, Response, Update, decode
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.changes import Changes
     from penstock.broker.limits import BrokerLimits
+    from penstock.broker.publishing.ports import PublishedTopic
     from penstock.broker.schemas.schema_registry import SchemaRegistry
     from penstock.broker.subscriptions.replicating import SubscribedReplicator
     from penstock.broker.topics.directory import TopicDirectory
@@ -84,6 +89,9 @@ class Replication:
             clock=parts.clock,
             chance=chance,
         )
+        self.snapshots = SnapshotServices(
+            cluster=self._services.cluster, limits=parts.limits, clock=parts.clock, chance=chance
+        )
 
     # -- topics -------------------------------------------------------------------------------------------------------
 
@@ -97,12 +105,17 @@ class Replication:
             if _cluster_of(name) not in {None, *self.wanted(topic)} and subscription.properties == MADE:
                 await self._parts.store.delete(subscription)
         self._start(topic)
+        self._follow(topic)
 
     def changed(self, topic: Topic) -> None:
         """The policies of a topic may have changed, or the data of clusters."""
         running = {one.replicator.cluster for one in topic.subscriptions.values() if self._is_current(one.replicator)}
-        if running != set(self.wanted(topic)) and not (topic.fenced or topic.closed or self._stopping):
+        if topic.fenced or topic.closed or self._stopping:
+            return
+        if running != set(self.wanted(topic)):
             self._parts.changes.finish(self._adapt(topic))
+        else:
+            self._follow(topic)
 
     def _is_current(self, replicator: SubscribedReplicator | None) -> TypeGuard[Replicator]:
         """Whether this is a replicator that uses what is set now about its cluster."""
@@ -133,6 +146,7 @@ class Replication:
                         await self._parts.store.delete(subscription)
             await self._make_cursors(topic)
             self._start(topic)
+            self._follow(topic)
 
     async def _make_cursors(self, topic: Topic) -> None:
         for cluster in self.wanted(topic):
@@ -159,6 +173,73 @@ class Replication:
                 await asyncio.sleep(0)
             if self._stopping:
                 return
+
+    # -- replicated subscriptions -------------------------------------------------------------------------------------
+
+    def _follow(self, topic: Topic) -> None:
+        """Take snapshots of a topic while it is replicated and has subscriptions that ask for it."""
+        replicators = _replicators_of(topic)
+        if not replicators:
+            return
+        wanted = any(one.replicated for one in topic.subscriptions.values())
+        before = {one.snapshots for one in replicators}
+        same = before.pop() if wanted and len(before) == 1 else None
+        if isinstance(same, TopicSnapshots):
+            same.subscriptions_changed()
+            return
+        for other in before:
+            if other is not None:
+                other.close()
+        if wanted:
+            TopicSnapshots(topic, replicators, self.snapshots)
+
+    def marked(self, published: PublishedTopic, entry: bytes) -> None:
+        """Handle a marker of another cluster. Those of clusters that the topic is not replicated to are ignored."""
+        topic = self._topics.get(published.text)
+        if topic is None or topic.closed or not self._parts.limits().replicated_subscriptions:
+            return
+        try:
+            decoded = decode(entry)
+        except ProtocolError as error:
+            log.warning("%s: a marker is ignored: %s", topic.text, error)
+            return
+        if decoded is None:
+            return
+        cluster, marker = decoded
+        replicator = next((one for one in _replicators_of(topic) if one.cluster == cluster), None)
+        if replicator is None:
+            return
+        match marker:
+            case Request():
+                replicator.answer(marker.snapshot_id)
+            case Response():
+                if isinstance(replicator.snapshots, TopicSnapshots):
+                    replicator.snapshots.answered(cluster, marker)
+            case Update():
+                self._update(topic, cluster, marker)
+
+    def _update(self, topic: Topic, cluster: str, update: Update) -> None:
+        """Acknowledge what a subscription has acknowledged in another cluster."""
+        name, position = update.subscription, update.positions.get(self._services.cluster)
+        if position is None or not name.strip() or is_brokers_own(name):
+            return
+        if position.ledger_id != topic.ledger_id or position.entry_id > topic.last_entry_id:
+            return  # It is about a topic that was deleted.
+        subscription = topic.subscriptions.get(name)
+        if subscription is None:
+            if name not in topic.coming:
+                self._parts.changes.finish(self._make(topic, cluster, name, position.entry_id + 1))
+        elif subscription.durable and not subscription.fenced:
+            subscription.acknowledge_through(position.entry_id)
+            if subscription.places is not None:
+                subscription.places.told()
+
+    async def _make(self, topic: Topic, cluster: str, name: str, start: int) -> None:
+        properties = with_replicated({}, replicated=True)
+        try:
+            await topic.open_subscription(name, durable=True, start=start, properties=properties)
+        except PenstockError as error:
+            log.warning("%s: subscription %s of cluster %s is not made here: %s", topic.text, name, cluster, error)
 
     # -- clusters -----------------------------------------------------------------------------------------------------
 
@@ -201,6 +282,11 @@ class Replication:
                     subscription.replicator.end()
         for remote in self._remotes.values():
             await remote.close()
+
+
+def _replicators_of(topic: Topic) -> list[Replicator]:
+    found = (subscription.replicator for subscription in topic.subscriptions.values())
+    return [one for one in found if isinstance(one, Replicator)]
 
 
 def _cluster_of(subscription: str) -> str | None:

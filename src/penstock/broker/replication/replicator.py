@@ -15,14 +15,18 @@ Theory of operation
     Nothing is sent again: if the link or the producer ends, the consumer is detached and everything given up. When it
     is attached again, dispatch begins with the first entry that was not acknowledged, so that each entry arrives at
     least once, and with deduplication there, once.
+    Markers of replicated subscriptions are not in the log. They are sent between entries, and kept until they have
+    arrived.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.broker.publishing.replicated import POSITION_PROPERTY
@@ -34,11 +38,13 @@ from penstock.broker.subscriptions.state import EXCLUSIVE
 from penstock.core.clock import Backoff
 from penstock.core.errors import PenstockError
 from penstock.core.names import REPLICATOR_PREFIX
+from penstock.core.position import Position
 from penstock.wire import metadata
 from penstock.wire.client.events import RequestRefused
 from penstock.wire.client.frames import decode_frame, frame_bytes, payload_in
 from penstock.wire.client.producer import ForwardingProducer
 from penstock.wire.errors import ProtocolError
+from penstock.wire.markers import Response, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,6 +59,7 @@ if TYPE_CHECKING:
     from penstock.governance.replication_window import ReplicationWindow
     from penstock.net.send_queue import QueuedEntries
     from penstock.wire.codec import MessageMetadata
+    from penstock.wire.markers import Marker
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +69,12 @@ PERMITS: Final = 1 << 20
 HANDLED_PER_TURN: Final = 200
 # A producer that had nothing to send for this long is closed.
 IDLE_S: Final = 60.0
+# Questions of the other cluster that wait for entries to arrive there. Apache Pulsar asks once a second, and waits for
+# 30 seconds.
+ANSWERS_MAX: Final = 32
+_ANSWER: Final = "answer "
+# Before the first entry.
+NOTHING: Final = -1
 
 
 class _Entry(NamedTuple):
@@ -74,10 +87,21 @@ class _Entry(NamedTuple):
 
 @dataclass(slots=True)
 class _Sent:
-    """An entry that was sent, with those behind it that need not be."""
+    """An entry or a marker that was sent, with entries behind it that need not be."""
 
-    through: int
+    through: int | None  # the last of the entries; None without any
     nbytes: int
+    marker: _WaitingMarker | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _WaitingMarker:
+    """A marker without a receipt."""
+
+    key: str
+    marker: Marker
+    behind: int  # it goes when all entries up to this one have arrived
+    sent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +117,28 @@ class ReplicatorServices:
     chance: Random
 
 
+class ReplicatorFollower(ABC):
+    """The part that takes snapshots of a topic, as its replicators see it."""
+
+    @abstractmethod
+    def traffic(self) -> None:
+        """Entries have come."""
+
+    @abstractmethod
+    def resumed(self) -> None:
+        """A replicator goes on."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """A replicator has ended."""
+
+
 class Replicator(SubscribedReplicator):
     """One topic to one cluster; the client and the outlet of its consumer. All methods are called on the event loop.
 
     Attributes:
         bytes_out: of entries that were sent there.
+        markers_sent: of replicated subscriptions.
         wanted_bytes: the least room that dispatch needs.
     """
 
@@ -112,6 +153,7 @@ class Replicator(SubscribedReplicator):
         self.subscription = subscription
         self.remote = remote
         self.bytes_out = 0
+        self.markers_sent = 0
         self.wanted_bytes = 1
         self._services = services
         self._consumer: Consumer | None = None
@@ -127,7 +169,10 @@ class Replicator(SubscribedReplicator):
         self._idle: asyncio.TimerHandle | None = None  # while the producer is open
         self._busy = False  # something was sent since the timer was set
         self._turns = False  # the rest of what is queued is for the next turn
+        self._settling = False  # receipts of this turn are to be settled
         self._ended = False
+        self._markers: dict[str, _WaitingMarker] = {}
+        self.snapshots: ReplicatorFollower | None = None  # None while no subscription of the topic is replicated
         subscription.replicator = self
 
     @property
@@ -169,10 +214,16 @@ class Replicator(SubscribedReplicator):
         self._consumer = consumer
         subscription.attached(consumer)
         subscription.flow(consumer, PERMITS)
+        if self.snapshots is not None:
+            self.snapshots.resumed()
+        self._go_on()
 
     def end(self) -> None:
         """Stop for good: the topic is unloaded, or is not replicated there any more."""
         self._ended = True
+        self._markers.clear()
+        if self.snapshots is not None:
+            self.snapshots.close()
         self._detach()
         self.remote.forget(self)
         if self._timer is not None:
@@ -219,6 +270,8 @@ class Replicator(SubscribedReplicator):
         self._services.window.forget(self)
         self._queued.clear()
         self._sent.clear()
+        for waiting in self._markers.values():
+            waiting.sent = False
         if self.out_bytes:
             self._services.window.release(self.out_bytes)
             self.out_bytes = 0
@@ -287,6 +340,8 @@ class Replicator(SubscribedReplicator):
         self.wanted_bytes = 1
         self.out_bytes += nbytes
         self._services.window.charge(nbytes)
+        if self.snapshots is not None:
+            self.snapshots.traffic()
         at = 0
         while at < nbytes:
             stop = at + frame_bytes(data, at)
@@ -300,10 +355,15 @@ class Replicator(SubscribedReplicator):
 
     def _go_on(self) -> None:
         """Send what is queued; if that needs an answer of the other cluster first, work on that."""
-        if self._work is not None or self._turns or not self._queued:
+        markers = self._due_markers()
+        if self._work is not None or self._turns or not (self._queued or markers):
             return
         if self._producer is not None and self._link is not None:
             self._busy = True
+            if markers:
+                self._send_markers(self._link, self._producer, markers)
+            if not self._queued:
+                return
             try:
                 version = self._send_queued(self._link, self._producer)
             except RemoteProblem as error:
@@ -312,6 +372,8 @@ class Replicator(SubscribedReplicator):
             if version is None:
                 return
             work = self._register(self._link, version)
+        elif markers:
+            work = self._open()
         else:
             for _ in range(min(HANDLED_PER_TURN, len(self._queued))):
                 if self._wanted(self._queued[0]) is not None:
@@ -419,6 +481,25 @@ class Replicator(SubscribedReplicator):
         link.client.flush()
         return needed
 
+    def _due_markers(self) -> list[_WaitingMarker]:
+        if not self._markers or self._consumer is None:
+            return []
+        arrived = self.subscription.cursor.mark_delete
+        due = (waiting for waiting in self._markers.values() if not waiting.sent and waiting.behind <= arrived)
+        return list(islice(due, HANDLED_PER_TURN))
+
+    def _send_markers(self, link: Link, producer: ForwardingProducer, markers: list[_WaitingMarker]) -> None:
+        if link.is_over:
+            return  # It is about to say so.
+        now_ms = self._services.clock.wall_ms()
+        for waiting in markers:
+            about, payload = encode(waiting.marker, cluster=self._services.cluster, publish_time_ms=now_ms)
+            link.client.connection.send(producer, about, payload, is_marker=True)
+            waiting.sent = True
+            self.markers_sent += 1
+            self._sent.append(_Sent(None, 0, waiting))
+        link.client.flush()
+
     def _wanted(self, entry: _Entry) -> MessageMetadata | None:
         """Return the metadata of an entry; None if it is not for the other cluster, or cannot be read."""
         try:
@@ -438,23 +519,28 @@ class Replicator(SubscribedReplicator):
             self._arrived(entry.entry_id, entry.nbytes)
 
     def receipt(self) -> None:
-        """The oldest entry has arrived."""
+        """The oldest entry or marker has arrived."""
         if self._sent:
             arrived = self._sent.popleft()
+            if (waiting := arrived.marker) is not None and self._markers.get(waiting.key) is waiting:
+                del self._markers[waiting.key]
             self._arrived(arrived.through, arrived.nbytes)
 
-    def _arrived(self, through: int, nbytes: int) -> None:
+    def _arrived(self, through: int | None, nbytes: int) -> None:
         """Acknowledge at the end of this turn of the loop: receipts come by the hundred."""
         self.out_bytes -= nbytes
         self._services.window.release(nbytes)
-        if self._acknowledged is None:
+        if not self._settling:
+            self._settling = True
             asyncio.get_running_loop().call_soon(self._settle)
-        self._acknowledged = through
+        if through is not None:
+            self._acknowledged = through
 
     def _settle(self) -> None:
+        self._settling = False
         self._acknowledge()
         self._services.granted()
-        if not self._sent:
+        if self._markers or not self._sent:
             self._go_on()
         consumer = self._consumer
         if consumer is not None and consumer.permits < PERMITS // 2:
@@ -465,6 +551,34 @@ class Replicator(SubscribedReplicator):
         if through is not None and not self.subscription.topic.closed:
             self.subscription.acks += self.subscription.acknowledge_through(through)
             self.subscription.last_acked_ms = self._services.clock.wall_ms()
+
+    # -- markers of replicated subscriptions --------------------------------------------------------------------------
+
+    def send_marker(self, key: str, marker: Marker, *, behind: int = NOTHING) -> None:
+        """Send a marker, again and again until it has arrived; one that waits under the same key is given up.
+
+        Args:
+            key: what it is about.
+            marker: to be sent.
+            behind: all entries up to this one have to arrive first.
+        """
+        self._markers.pop(key, None)
+        self._markers[key] = _WaitingMarker(key, marker, behind)
+        self._go_on()
+
+    def answer(self, snapshot_id: str) -> None:
+        """Answer how far the topic is. If that many cannot be answered, the oldest questions are forgotten."""
+        topic = self.subscription.topic
+        answers = [key for key in self._markers if key.startswith(_ANSWER)]
+        for key in answers[: max(0, len(answers) + 1 - ANSWERS_MAX)]:
+            self.withdraw_marker(key)
+        position = Position(topic.ledger_id, topic.last_entry_id)
+        response = Response(snapshot_id, self._services.cluster, position, to=self.cluster)
+        self.send_marker(f"{_ANSWER}{snapshot_id}", response, behind=topic.last_entry_id)
+
+    def withdraw_marker(self, key: str) -> None:
+        """Do not send a marker any more."""
+        self._markers.pop(key, None)
 
     # -- rest ---------------------------------------------------------------------------------------------------------
 

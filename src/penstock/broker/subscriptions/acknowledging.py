@@ -107,6 +107,8 @@ class CursorSaves:
                 parts = cursor.take_changes()
                 saves.append(CursorSave(topic.text, subscription.name, stored_form(cursor), parts))
                 topics.add(topic)
+                if subscription.places is not None:
+                    subscription.places.passed()
             subscription.charge()
         needed_from = {topic: topic.retained_from() for topic in topics}
         self._catalog.save_cursors(saves, partial(self._saved, needed_from))

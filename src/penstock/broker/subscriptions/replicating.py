@@ -1,14 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replicator of a subscription, as those below `broker.replication` see it, and those above.
+"""Replicator of a subscription, and its places in other clusters, as those see them that are not `broker.replication`.
 
-Where: `broker.replication.replicator` is the one kind; statistics and explanations read its attributes, topics end it.
+Where: `broker.replication.replicator` and `broker.replication.snapshots` have the one kind of each; statistics and
+explanations read the attributes of replicators, topics end them, and cursors tell places that they have moved.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Final
 
 from penstock.core.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# The property that a replicated subscription is stored with. Clients neither see nor set it.
+REPLICATED: Final = "pulsar.replicated.subscription"
+
+
+def without_replicated(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties of a subscription that are its clients'."""
+    return {key: value for key, value in properties.items() if key != REPLICATED}
+
+
+def with_replicated(properties: Mapping[str, str], *, replicated: bool) -> dict[str, str]:
+    """Return the properties of a subscription as they are stored."""
+    return without_replicated(properties) | ({REPLICATED: "true"} if replicated else {})
+
+
+class PlacesElsewhere(ABC):
+    """Places of a subscription in other clusters."""
+
+    @abstractmethod
+    def passed(self) -> None:
+        """The cursor has moved: tell the other clusters, if it has passed a place that they know."""
+
+    @abstractmethod
+    def told(self) -> None:
+        """Another cluster has moved the cursor, and tells all others itself."""
 
 
 class SubscribedReplicator(ABC):

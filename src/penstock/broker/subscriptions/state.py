@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.broker.subscriptions.dispatcher import Dispatcher
     from penstock.broker.subscriptions.holds import DispatchHolds
     from penstock.broker.subscriptions.pending_acks import PendingAcks, Undelivered
-    from penstock.broker.subscriptions.replicating import SubscribedReplicator
+    from penstock.broker.subscriptions.replicating import PlacesElsewhere, SubscribedReplicator
     from penstock.governance.budget import Row
     from penstock.governance.delayed_view import DelayedDeliveryView
     from penstock.storage.cursor import Cursor
@@ -65,8 +65,8 @@ class SubscriptionState:
         "name",
         "of_broker",
         "pending",
+        "places",
         "read_entry_id",
-        "replicated",
         "replicator",
         "through_proxy",
         "topic",
@@ -93,7 +93,7 @@ class SubscriptionState:
         self.fenced = False  # being reset or deleted: no consumer attaches, nothing is delivered
         self.of_broker = False  # its consumer is another broker of this cluster, whom no dispatch limit concerns
         self.through_proxy = False  # one of its consumers came through a proxy, which may limit messages
-        self.replicated = False  # requested by a client; subscriptions are not replicated
+        self.places: PlacesElsewhere | None = None  # None while its place is not told to other clusters
         self.replicator: SubscribedReplicator | None = None  # whose cursor this is; None: that of clients
         self.dropped = 0  # non-persistent entries dropped for lack of permits
         self.expired = 0  # entries acknowledged by expiry
@@ -116,6 +116,7 @@ class SubscriptionState:
 
     def release(self) -> None:
         """Release the cursor's charge: the subscription is deleted, or its topic unloaded."""
+        self.places = None
         self.memory.release()
 
     def delay_nothing(self) -> None:

@@ -23,6 +23,7 @@ from penstock.broker.subscriptions.delivery import Delivery
 from penstock.broker.subscriptions.holds import DispatchHolds
 from penstock.broker.subscriptions.key_shared import KeyShared
 from penstock.broker.subscriptions.reading import LogReading, NewEntries, Redelivery
+from penstock.broker.subscriptions.replicating import REPLICATED, without_replicated
 from penstock.broker.subscriptions.shared import Shared
 from penstock.broker.subscriptions.single_active import SingleActive
 from penstock.broker.subscriptions.state import FAILOVER, KEY_SHARED, SHARED, TYPE_NAMES, SubscriptionState
@@ -238,7 +239,12 @@ class Subscription(SubscriptionState):
 
     @property
     def properties(self) -> Mapping[str, str]:
-        return self._services.properties(self.topic.text, self.name) if self.durable else {}
+        return without_replicated(self._services.properties(self.topic.text, self.name)) if self.durable else {}
+
+    @property
+    def replicated(self) -> bool:
+        """Whether it is to have the same place in all clusters that its topic is replicated to."""
+        return self.durable and REPLICATED in self._services.properties(self.topic.text, self.name)
 
     @property
     def delayed(self) -> int:

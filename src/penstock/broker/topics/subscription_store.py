@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.policies.retention import retains
 from penstock.broker.subscriptions.acknowledging import stored_form
+from penstock.broker.subscriptions.replicating import with_replicated
 from penstock.broker.topics.topic import subscribed_topic
 from penstock.core.errors import ServiceNotReady
 from penstock.storage.catalog import SubscriptionRecord
@@ -56,6 +57,22 @@ class SubscriptionStore:
     def charged(self, name: str, properties: Mapping[str, str]) -> AbstractContextManager[None]:
         """Charge for long properties while they are stored. Raises TooManyRequests if it is used up."""
         return self._memory.charged(_what(name), bulk_bytes(name, properties))
+
+    async def put_properties(
+        self, subscription: Subscription, properties: Mapping[str, str], *, replicated: bool
+    ) -> None:
+        """Replace the properties of a durable subscription, and whether it is replicated.
+
+        Raises MetadataFailed; TooManyRequests, see `charged`; SubscriptionNotFound, TopicNotFound.
+        """
+        topic, name = subscribed_topic(subscription), subscription.name
+        was, stored = subscription.replicated, with_replicated(properties, replicated=replicated)
+        with self.charged(name, stored):
+            await self._changes.stored(
+                lambda done: self._catalog.set_subscription_properties(topic.text, name, stored, done)
+            )
+        if was != replicated:
+            topic.replication_changed()
 
     async def delete(self, subscription: Subscription) -> None:
         """Delete a subscription. No consumer can attach from now on; the caller disconnects its consumers.

@@ -15,6 +15,7 @@ from penstock.broker.policies.retention import retains
 from penstock.broker.publishing import checks
 from penstock.broker.publishing.checks import WriteAccess
 from penstock.broker.subscriptions.replay_reads import ReplayReads
+from penstock.broker.subscriptions.replicating import REPLICATED
 from penstock.broker.subscriptions.subscription import Subscription
 from penstock.broker.subscriptions.tail import Tail
 from penstock.broker.topics.topic_states import cancelled_of, compacted_in
@@ -216,6 +217,10 @@ class Topic:
             self.delayed.policies_changed()
         for subscription in self.subscriptions.values():
             subscription.limits_changed()
+        self.replication_changed()
+
+    def replication_changed(self) -> None:
+        """Look again where it is replicated to, and which of its subscriptions are."""
         self._services.replication_changed(self)
 
     @property
@@ -358,10 +363,13 @@ class Topic:
         try:
             await self._services.store.create(self, name, cursor, initial=initial, properties=properties)
             # Another client may have created it while we waited.
-            return self.subscriptions.get(name) or self.add_subscription(name, cursor=cursor, durable=True)
+            made = self.subscriptions.get(name) or self.add_subscription(name, cursor=cursor, durable=True)
         finally:
             at = self.coming.index(name)
             self.coming = self.coming[:at] + self.coming[at + 1 :]
+        if REPLICATED in properties:
+            self.replication_changed()
+        return made
 
     def _check_room(self, name: str) -> None:
         """Raises NotAllowed if a new subscription would be more than the maximum, with those that are being stored.

@@ -345,10 +345,17 @@ class ClientConnection:
         return self.request(producer.opening(), f"opening a producer on {producer.topic}", member=producer)
 
     def send(
-        self, producer: Producer, about: MessageMetadata, payload: Buffer, *, messages: int = 1, is_chunk: bool = False
+        self,
+        producer: Producer,
+        about: MessageMetadata,
+        payload: Buffer,
+        *,
+        messages: int = 1,
+        is_chunk: bool = False,
+        is_marker: bool = False,
     ) -> None:
         """Send an entry; arguments as `Producer.add`. Its receipt is an event."""
-        made = producer.add(about, payload, messages=messages, is_chunk=is_chunk)
+        made = producer.add(about, payload, messages=messages, is_chunk=is_chunk, is_marker=is_marker)
         self._out += (made.head, made.payload)
 
     def close_producer(self, producer: Producer) -> int:

@@ -122,7 +122,15 @@ class Producer:
             about.schema_version = self.schema_version
         return about
 
-    def add(self, about: MessageMetadata, payload: Buffer, *, messages: int = 1, is_chunk: bool = False) -> PendingSend:
+    def add(
+        self,
+        about: MessageMetadata,
+        payload: Buffer,
+        *,
+        messages: int = 1,
+        is_chunk: bool = False,
+        is_marker: bool = False,
+    ) -> PendingSend:
         """Make an entry and keep it until it is answered.
 
         Args:
@@ -131,16 +139,20 @@ class Producer:
             payload: as it goes over the wire; must not change before the receipt.
             messages: how many the entry holds.
             is_chunk: whether it is a piece of a larger message.
+            is_marker: whether it is for the other broker, and not for consumers.
         """
         first = about.sequence_id
         highest = about.highest_sequence_id or first + messages - 1
-        command = self._single if messages == 1 and not is_chunk else BaseCommand(type=BaseCommand.SEND)
+        plain = messages == 1 and not is_chunk and not is_marker
+        command = self._single if plain else BaseCommand(type=BaseCommand.SEND)
         send = command.send
         send.producer_id, send.sequence_id = self.producer_id, first
         if messages > 1:
             send.num_messages, send.highest_sequence_id = messages, highest
         if is_chunk:
             send.is_chunk = True
+        if is_marker:
+            send.marker = True
         made = PendingSend(first, highest, send_head(command, about, payload), payload)
         self.pending.append(made)
         self.pending_bytes += len(payload)
