@@ -34,7 +34,7 @@ from penstock.core.errors import (
     ServiceNotReady,
     TopicNotFound,
 )
-from penstock.core.names import COMPACTION_SUBSCRIPTION, TopicName
+from penstock.core.names import COMPACTION_SUBSCRIPTION, REPLICATOR_PREFIX, TopicName
 from penstock.core.system_topics import is_record_topic
 from penstock.wire import codec
 
@@ -72,7 +72,9 @@ class Producers:
         clock: Clock,
         check_writable: Callable[[TopicName], None],
         names: Iterator[str],
+        cluster: str,
     ) -> None:
+        """Receive what this uses. Args: cluster: the name of this one."""
         self._topics = topics
         self._quotas = quotas
         self._schemas = schemas
@@ -84,6 +86,7 @@ class Producers:
         self._clock = clock
         self._check_writable = check_writable  # raises an error if publishing is impossible now
         self._names = names  # generates names that are unique in the cluster
+        self._cluster = cluster
         self.handlers: Mapping[int, Handler] = {
             codec.BaseCommand.PRODUCER: self._on_producer,
             codec.BaseCommand.CLOSE_PRODUCER: self._on_close_producer,
@@ -140,6 +143,11 @@ class Producers:
             await _make_initial_subscription(topic, body.initial_subscription_name)
         await self._deduplication.ready(topic)
         producer_name = body.producer_name or next(self._names)
+        if producer_name.startswith(f"{REPLICATOR_PREFIX}{self._cluster}--"):
+            raise NotAllowed(
+                f"producer {producer_name} is that of a cluster that is named {self._cluster!r}, as this one: give "
+                f"each cluster a clusterName of its own"
+            )
         self._deduplication.check_name(topic, producer_name)
         return Producer(
             session=session,

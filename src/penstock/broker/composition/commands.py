@@ -58,6 +58,7 @@ def commands(broker: Broker, *, for_peers: bool = False) -> Commands:
             clock=clock,
             check_writable=broker.check_writable,
             names=broker.producer_names,
+            cluster=broker.limits.cluster_name,
         ),
         consumers=Consumers(
             topics=broker.topics,

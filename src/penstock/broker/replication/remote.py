@@ -69,6 +69,9 @@ EVENTS_PER_TURN: Final = 200
 MADE_MAX: Final = 20_000
 # Of the command before an entry, and what a replicator adds to its metadata.
 ADDED_BYTES_MAX: Final = 1 * KIB
+# How often an admin port may pass a request on to another one: brokers of Apache Pulsar do it for what they do not own.
+REDIRECTS_MAX: Final = 5
+_REDIRECTS: Final = frozenset({HTTPStatus.FOUND, HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT})
 # Of the answer of an admin port, as it stands in an error.
 _SAID_BYTES_MAX: Final = 1 * KIB
 _WEB_PORTS: Final = {"http": 80, "https": 443}
@@ -369,6 +372,10 @@ class Remote:
             self._made.clear()
         self._made[text] = partitions
 
+    def compare_again(self, name: TopicName) -> None:
+        """The topic, or one of its partitions, may not be there any more."""
+        self._made.pop(str(name.parent), None)
+
     async def _partitions(self, topic: str) -> int:
         _, client = await self._service()
         body = CommandPartitionedTopicMetadata(topic=topic, request_id=0, metadata_auto_creation_enabled=False)
@@ -400,11 +407,30 @@ class Remote:
             web = _parse_web(urls.web)
         except ValueError as error:
             raise RemoteProblem(f"cluster {self.name}: serviceUrl: {error}") from None
+        headers = [("content-type", "application/json"), *own.http_headers()]
+        for _ in range(1 + REDIRECTS_MAX):
+            status, words, location = await self._ask_once(web, tls, method, target, headers, body)
+            if status not in _REDIRECTS:
+                return status, words
+            web, target = self._redirected(web, location)
+        raise RemoteProblem(
+            f"the admin port of cluster {self.name} passed a request on {REDIRECTS_MAX} times, and did not answer it"
+        )
+
+    async def _ask_once(
+        self,
+        web: _Web,
+        tls: ssl.SSLContext | None,
+        method: str,
+        target: str,
+        headers: list[tuple[str, str]],
+        body: bytes,
+    ) -> tuple[int, str, str]:
+        """Return status, body and location of an answer. Raises ConnectionError."""
 
         async def connect() -> Streams:
             return await asyncio.open_connection(web.host, web.port, limit=HEAD_BYTES_MAX, ssl=tls if web.tls else None)
 
-        headers = [("content-type", "application/json"), *own.http_headers()]
         words = b""
         try:
             async with send(
@@ -412,9 +438,24 @@ class Remote:
             ) as response:
                 async for piece in response.body:
                     words = (words + piece)[:_SAID_BYTES_MAX]
-                return response.status, words.decode("utf-8", "replace")
+                location = next(iter(response.values("location")), "")
+                return response.status, words.decode("utf-8", "replace"), location
         except NoResponse as error:
             raise ConnectionError(f"the admin port of cluster {self.name} does not answer: {error}") from error
+
+    def _redirected(self, web: _Web, location: str) -> tuple[_Web, str]:
+        """Return where a request is to be sent instead, and its target. Raises RemoteProblem.
+
+        Our credentials go there, too, so never from TLS to an address without.
+        """
+        try:
+            to = _parse_web(location)
+        except (ValueError, KeyError):
+            to = None
+        target = f"/{location.partition('://')[2].partition('/')[2]}"
+        if to is None or (web.tls and not to.tls) or not target.isprintable() or " " in target:
+            raise RemoteProblem(f"the admin port of cluster {self.name} redirects to {location[:200]!r}")
+        return to, target
 
 
 def said(error: BaseException) -> str:

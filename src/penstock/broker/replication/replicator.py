@@ -242,6 +242,7 @@ class Replicator(SubscribedReplicator):
         if self._ended:
             return
         self._detach()
+        self.remote.compare_again(self.subscription.topic.name)
         if isinstance(error, RemoteProblem | RequestRefused):
             self._retry(error)
         else:
