@@ -113,6 +113,22 @@ async def test_a_consumer_that_changes_sides_goes_on_where_it_was(both: tuple[Ha
     assert await there.take(3) == numbers(3, first=10)
 
 
+async def test_a_subscription_whose_consumer_is_on_the_other_side_does_not_expire(
+    both: tuple[Harness, Harness],
+) -> None:
+    east, west = both
+    await west.broker.policies.set_namespace("public/default", "subscription_expiration_time_minutes", 1)
+    consumer = await Consuming.open(east)
+    await publish(east, *numbers(3))
+    await consumer.take(3)
+    consumer.acknowledge(0, 1, 2)
+    await until(lambda: mark_delete(west) == 2)
+    await administration(west.broker).subscriptions.create(topic_of(west).name, "other")
+    await asyncio.sleep(61)
+    await west.broker.retention.end_idle_subscriptions(topic_of(west))
+    assert topic_of(west).subscriptions.keys() == {"pulsar.repl.east", "s"}
+
+
 async def test_what_was_not_acknowledged_is_delivered_on_the_other_side(both: tuple[Harness, Harness]) -> None:
     east, west = both
     consumer = await Consuming.open(east)

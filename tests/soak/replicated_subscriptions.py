@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import pulsar
 
-from tests.soak.replication import NAMESPACE, add_peer, both
+from tests.soak.replication import NAMESPACE, add_peer, both, kill_now_and_then
 
 if TYPE_CHECKING:
     from tests.soak.replication import Cluster
@@ -77,10 +77,11 @@ def main() -> int:
     parser.add_argument("--rate", type=int, default=50, help="messages a second in each cluster")
     parser.add_argument("--stay", type=float, default=7, help="seconds in one cluster")
     parser.add_argument("--pause", type=float, default=3, help="seconds between two clusters")
+    parser.add_argument("--kills", type=int, default=0, help="of penstock, meanwhile")
     parser.add_argument("--type", choices=sorted(TYPES), default="shared")
     given = parser.parse_args()
     with ExitStack() as stack:
-        _, own, peer = stack.enter_context(both(given))
+        broker, own, peer = stack.enter_context(both(given))
         clusters: tuple[Cluster, Cluster] = (own, peer)
         clients = [cluster.client() for cluster in clusters]
         for client in clients:
@@ -89,6 +90,7 @@ def main() -> int:
             threading.Thread(target=publish, args=(client, cluster.name, given.messages, given.rate))
             for client, cluster in zip(clients, clusters, strict=True)
         ]
+        threads.append(threading.Thread(target=kill_now_and_then, args=(broker, own, [TOPIC], given.kills, 7)))
         seen, wanted, changes, quiet = Seen(), 2 * given.messages, 0, 0
         for client in clients:
             subscribe(client, given.type).close()

@@ -320,6 +320,12 @@ INSTRUMENTS: Final[tuple[Instrument[BrokerSnapshot, Any], ...]] = (
                "1 while its producer is open; it is closed after a minute without messages"),
     Instrument("pulsar_replication_delay_in_seconds", "gauge", "seconds", REPLICATOR, lambda one: one.delay_s,
                "For how long nothing could be sent there; 0 while it can, or nothing is to be sent"),
+    Instrument("pulsar_replicated_subscriptions_pending_snapshots", "gauge", "", CLUSTER,
+               lambda one: one.subscription_snapshots_pending,
+               "Topics with replicated subscriptions that wait for answers of other clusters"),
+    Instrument("penstock_replicated_subscriptions_unanswered_total", "counter", "", CLUSTER,
+               lambda one: one.subscription_snapshots_unanswered,
+               "Questions for replicated subscriptions that other clusters did not answer in time"),
     # Each resource group, publish and dispatch apart
     *GROUP_INSTRUMENTS,
     # Quotas that are shared with other brokers

@@ -243,6 +243,7 @@ def administration(broker: Broker, *, for_peers: bool = False) -> Administration
             publish_times=broker.publish_times,
             clock=broker.clock,
             disk_space=broker.disk_space,
+            replication=broker.replication,
         ),
         topic_rows=TopicRows(broker.topics, catalog, broker.message_rates, broker.clock),
         transactions=TransactionAdmin(broker.transactions, broker.topics, finder, broker.clock, elsewhere),

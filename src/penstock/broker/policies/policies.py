@@ -74,6 +74,9 @@ class SubscriptionPort(Protocol):
     @property
     def consumers(self) -> Sized: ...
 
+    @property
+    def replicated(self) -> bool: ...  # its consumers may be in another cluster
+
     def acknowledge_through(self, entry_id: int, /) -> int:
         """Acknowledge all entries up to this one; returns the number of entries."""
 

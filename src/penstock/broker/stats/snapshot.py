@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.broker.publishing.ports import PublishedTopic
     from penstock.broker.publishing.resource_groups import Groups
     from penstock.broker.records.recorder import Recorder
+    from penstock.broker.replication.replication import Replication
     from penstock.broker.stats.message_rates import MessageRates
     from penstock.broker.subscriptions.replicating import SubscribedReplicator
     from penstock.broker.subscriptions.subscription import Subscription
@@ -157,6 +158,8 @@ class BrokerSnapshot(ServerSnapshot):
     publish_times: Mapping[str, DurationsSnapshot] = field(default_factory=dict)  # by namespace
     disk: DiskUse | None = None  # None: not measured
     transactions: TransactionsSnapshot | None = None  # None: they are not enabled
+    subscription_snapshots_pending: int = 0  # of replicated subscriptions, by all topics
+    subscription_snapshots_unanswered: int = 0
     brokers: tuple[Member, ...] = ()  # of the cluster, as the supervisor said last
     brokers_age_ns: int = 0
 
@@ -190,6 +193,7 @@ class Snapshots(Taking[BrokerSnapshot]):
         publish_times: DurationsByName,
         clock: Clock,
         disk_space: DiskSpace | None = None,
+        replication: Callable[[], Replication | None] = lambda: None,
     ) -> None:
         self._cluster = cluster
         self._started_at_ms = started_at_ms
@@ -211,6 +215,7 @@ class Snapshots(Taking[BrokerSnapshot]):
         self._throttling = throttling
         self._recorder = recorder
         self._disk_space = disk_space
+        self._replication = replication
         self._loop_turns = loop_turns
         self._publish_times = publish_times
         super().__init__(self._read_all, clock)
@@ -230,7 +235,7 @@ class Snapshots(Taking[BrokerSnapshot]):
         now_ns = self._clock.monotonic_ns()
         request_memory = connections.memory.snapshot(now_ns)
         muted = await muted_connections(self._clients, request_memory.muted, now_ns, pace)
-        log_health = self._log.health
+        log_health, replication = self._log.health, self._replication()
         return BrokerSnapshot(
             cluster=self._cluster,
             started_at_ms=self._started_at_ms,
@@ -251,6 +256,8 @@ class Snapshots(Taking[BrokerSnapshot]):
             log_stalled=log_health.stalled,
             publish_times=self._publish_times.snapshot(),
             disk=self._disk_space.last if self._disk_space is not None else None,
+            subscription_snapshots_pending=replication.snapshots.pending if replication is not None else 0,
+            subscription_snapshots_unanswered=replication.snapshots.timed_out if replication is not None else 0,
             request_memory=request_memory,
             listings=self._listings.snapshot(),
             memory=memory_rows(self._budget),
