@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -16,11 +17,12 @@ from penstock.core.errors import CoordinatorNotFound, TransactionNotFound, WireC
 from penstock.core.names import TopicName
 from penstock.core.system_topics import COORDINATORS
 from penstock.core.transaction_id import TransactionId
+from penstock.storage.metadata import Change
 from penstock.testing.client import Refused
 from penstock.wire.client.connection import frame
 from tests.broker.consuming import EXCLUSIVE, KEY_SHARED, SHARED, Received, nothing_more, subscription_of
 from tests.broker.transacting import MINUTE_MS, TransactingPeer, Type, ids
-from tests.net.harness import TOPIC, Harness, running, topic_of, turns, until
+from tests.net.harness import TOPIC, Harness, metadata_files, running, topic_of, turns, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -423,6 +425,73 @@ async def test_a_topic_is_unloaded_with_an_open_transaction(harness: Harness) ->
     await peer.commit(transaction)
     await peer.subscribe()
     assert await peer.payloads(1) == [b"1"]
+
+
+async def test_a_topic_that_is_unloaded_while_it_is_added_takes_messages_when_it_is_loaded_again(
+    harness: Harness,
+) -> None:
+    peer = await producing(harness)
+    transaction = await peer.open()
+    with harness.catalog_held():
+        adding = asyncio.ensure_future(peer.add_topics(transaction))
+        await turns()
+        unloading = asyncio.ensure_future(harness.broker.topic_life.unload(NAME))
+        await turns()
+    await asyncio.gather(adding, unloading)
+    await peer.subscribe()
+    again = await producing(harness)
+    await again.send_in(transaction, b"1")
+    await again.commit(transaction)
+    assert await peer.payloads(1) == [b"1"]
+
+
+async def test_two_that_end_a_transaction_at_once_get_the_same_answer(harness: Harness) -> None:
+    peer = await producing(harness)
+    await peer.subscribe()
+    transaction = await sending(peer, b"1")
+    with harness.catalog_held():
+        peer.client.write(2 * ending(peer, transaction))
+        await turns()
+    answers = [(await peer.next(Type.END_TXN_RESPONSE))[0] for _ in range(2)]
+    assert not any(answer.endTxnResponse.HasField("error") for answer in answers)
+    assert await peer.payloads(1) == [b"1"]
+    assert harness.broker.transactions.committed_total == 1
+
+
+async def test_an_end_that_cannot_be_stored_leaves_the_transaction_open(harness: Harness) -> None:
+    peer = await producing(harness)
+    transaction = await sending(peer, b"1")
+    for file in metadata_files(harness.broker.catalog):
+        file.submit(Change(lambda _db: 1 // 0, lambda _: None, lambda _: None))
+    for end in (peer.commit, peer.abort):
+        with pytest.raises(Refused, match="refuses changes since"):
+            await end(transaction)
+        found, entries = harness.broker.transactions.find(transaction), topic_of(harness).transactions
+        assert found is not None
+        assert found.is_open
+        assert entries is not None
+        assert entries.takes(transaction)
+    with pytest.raises(Refused, match="refuses changes since"):
+        await peer.open()
+    assert harness.broker.transactions.open_count == 1
+
+
+async def test_requests_that_wait_for_the_disk_alone_take_no_tasks(harness: Harness) -> None:
+    """A task for each would take the loop as long as all else that such a request needs."""
+    peer = await producing(harness)
+    first = await peer.open()  # Numbers are reserved with this one.
+    with harness.catalog_held():
+        tasks = len(asyncio.all_tasks())
+        for kind, fields in (
+            (Type.NEW_TXN, {"txn_ttl_seconds": MINUTE_MS, "tc_id": 0}),
+            (Type.ADD_PARTITION_TO_TXN, {**ids(first), "partitions": [TOPIC]}),
+            (Type.END_TXN, {**ids(first), "txn_action": 0}),
+        ):
+            peer.client.write(frame(kind, request_id=kind, **fields))
+        await until(lambda: not harness.broker.transactions.find(first).is_open)  # type: ignore[union-attr]
+        assert len(asyncio.all_tasks()) == tasks
+    for kind in (Type.NEW_TXN_RESPONSE, Type.ADD_PARTITION_TO_TXN_RESPONSE, Type.END_TXN_RESPONSE):
+        await peer.next(kind)
 
 
 async def test_a_deleted_topic_does_not_hold_the_others(harness: Harness) -> None:

@@ -348,6 +348,10 @@ def encode(kind: int, body: Message) -> bytes:
     """Return a frame with one command and no payload."""
     command = BaseCommand(type=kind)  # type: ignore[arg-type]
     getattr(command, _BODY_NAMES[kind]).MergeFrom(body)
+    return _framed(command)
+
+
+def _framed(command: BaseCommand) -> bytes:
     data = command.SerializeToString()
     return struct.pack(">II", 4 + len(data), len(data)) + data
 
@@ -560,7 +564,7 @@ def transaction_answer(
         body.txnid_most_bits, body.txnid_least_bits = transaction
     if error is not None:
         body.error, body.message = error, message
-    return encode(kind + 1, body)
+    return _framed(answer)
 
 
 def consumer_stats(request_id: int, stats: Mapping[str, Any]) -> bytes:

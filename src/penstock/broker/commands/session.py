@@ -306,9 +306,7 @@ class Session:
         if event.transaction is not None and event.refused is None:
             words = sum(map(len, event.ack_sets.values()))  # The request keeps them until they are stored.
             self.requests.command_bytes = ACK_ROW_BYTES * (len(event.entry_ids) + words)
-            # Without a request id nobody waits for the answer, nor notices a refusal.
-            answer = partial(self._acknowledge_in, event.transaction, consumer, event)
-            self.requests.start(event.request_id or 0, answer)
+            self._acknowledge_in(event.transaction, consumer, event)
             return
         refusal = event.refused or consumer.subscription.acknowledge(consumer, event)
         if refusal is not None:
@@ -327,16 +325,23 @@ class Session:
             )
             self.reply(answer)
 
-    async def _acknowledge_in(self, transaction: TransactionId, consumer: Consumer, event: AckRun) -> None:
+    def _acknowledge_in(self, transaction: TransactionId, consumer: Consumer, event: AckRun) -> None:
+        """Without a request id nobody waits for the answer, nor notices a refusal."""
         coordinator, subscription = self._services.coordinator, subscription_of(consumer)
+        charged_bytes = self.requests.charge()
+
+        def stored(error: PenstockError | None) -> None:
+            self.requests.charge_back(charged_bytes)
+            if error is not None:
+                self._refuse_ack(event, error)
+            elif event.request_id is not None:
+                self.reply(codec.ack_response(event.consumer_id, event.request_id))
+
         try:
             coordinator.check_enabled()
-            await coordinator.acknowledge(transaction, self.payer_role or "", subscription, consumer, event)
+            coordinator.acknowledge(transaction, self.payer_role or "", subscription, consumer, event, stored)
         except PenstockError as error:
-            self._refuse_ack(event, error)
-        else:
-            if event.request_id is not None:
-                self.reply(codec.ack_response(event.consumer_id, event.request_id))
+            stored(error)
 
     async def _ack_response(self, subscription: ConsumedSubscription, consumer_id: int, request_id: int) -> None:
         try:

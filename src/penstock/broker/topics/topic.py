@@ -407,9 +407,15 @@ class Topic:
             messages, nbytes = self.transactions.end(transaction, commit=commit)
             self.ended = self.ended.plus(messages, nbytes, commit=commit)
             self.appended(self.transactions.durable)
-            self.transactions.forget_before(self.first_entry_id)
             if self.transactions.unused:
                 self.transactions = None
+
+    def forget_trimmed(self) -> bool:
+        """Forget aborted entries that are not in the log any more; return whether rows of some may be stored."""
+        if self.transactions is None or not self.transactions.aborted:
+            return False
+        self.transactions.forget_before(self.first_entry_id)
+        return True
 
     @property
     def durable_entry_id(self) -> int:

@@ -21,20 +21,22 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.transactions.numbers import TransactionNumbers
-from penstock.broker.transactions.open_transactions import OUTCOMES_MAX, OpenTransactions
+from penstock.broker.transactions.open_transactions import OpenTransactions, forgotten_below, parts_of
 from penstock.broker.transactions.settling import Settling
-from penstock.core.errors import CoordinatorNotFound, MetadataFailed, NotAllowed, PenstockError, TooManyRequests
+from penstock.core.errors import CoordinatorNotFound, NotAllowed, PenstockError, TooManyRequests
 from penstock.core.transaction_id import TransactionId
 from penstock.core.units import NS_PER_S
 from penstock.storage.transaction_rows import ABORTED, COMMITTED, OPEN, EndedTransaction, StoredTransaction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from penstock.broker.topics.topic import Topic
     from penstock.broker.transactions.open_transactions import TransactionServices
     from penstock.broker.transactions.others import Wanted
     from penstock.broker.transactions.transaction import Transaction
     from penstock.core.names import TopicName
+    from penstock.storage.metadata import Done
 
 log = logging.getLogger(__name__)
 
@@ -80,30 +82,49 @@ class Coordinator(OpenTransactions):
             raise CoordinatorNotFound(f"transaction coordinator {coordinator} is not here: look it up")
 
     async def open(self, coordinator: int, owner: str, timeout_ms: int) -> TransactionId:
-        """Open a transaction; returns when that is durable: clients use its id after a crash, too.
+        """Open a transaction; returns when that is durable. Raises as `open_now`, MetadataFailed."""
+        opened: list[TransactionId] = []
+
+        def submit(done: Done) -> None:
+            opened.append(self.open_now(coordinator, owner, timeout_ms, done))
+
+        while not self._numbers.are_left:
+            await self._numbers.reserve()
+        await self._changes.stored(submit)
+        return opened[0]
+
+    @property
+    def may_open_now(self) -> bool:
+        """Whether `open_now` may be called."""
+        return self._numbers.are_left
+
+    def open_now(self, coordinator: int, owner: str, timeout_ms: int, done: Done) -> TransactionId:
+        """Open a transaction; `done` is called when that is durable: clients use its id after a crash, too.
 
         Raises:
             NotAllowed: the timeout is too long, or transactions are not enabled.
             TooManyRequests: too many are open.
-            MetadataFailed: it could not be stored.
         """
         self.check_here(coordinator)
         if not 0 < timeout_ms <= TIMEOUT_MS_MAX:
             raise NotAllowed(f"a transaction may be open for 1 to {TIMEOUT_MS_MAX:,} ms, not for {timeout_ms:,}")
-        number = await self._numbers.take()
         most = self._limits().transactions_max
         if 0 < most <= self.open_count:
             raise TooManyRequests(
                 f"{self.open_count:,} transactions are open: end some, or raise maxActiveTransactionsPerCoordinator"
             )
+        number = self._numbers.take()
         opened = StoredTransaction(TransactionId(self.number, number), OPEN, self._clock.wall_ms(), timeout_ms, owner)
         transaction = self._add(opened)
-        try:
-            await self._changes.stored(partial(self._data.put_open, opened))
-        except MetadataFailed:
-            self._drop(transaction)
-            raise
-        self.opened_total += 1
+
+        def stored(error: PenstockError | None) -> None:
+            if error is None:
+                self.opened_total += 1
+            elif self._open.get(opened.id) is transaction:  # It has not timed out meanwhile.
+                self._drop(transaction)
+            done(error)
+
+        self._data.put_open(opened, stored)
         return opened.id
 
     def _show(self, transaction: Transaction) -> None:
@@ -148,7 +169,54 @@ class Coordinator(OpenTransactions):
         )
         parts = [part for some in joined for part in some]
         if parts:
-            await self._add_parts(transaction, owner, parts)
+            await self._changes.stored(partial(self._submit_parts, transaction, owner, parts))
+
+    def add_now(
+        self,
+        transaction: TransactionId,
+        owner: str,
+        names: Iterable[TopicName],
+        subscriptions: Iterable[tuple[TopicName, str]],
+        done: Done,
+    ) -> bool:
+        """As `add_topics` and `add_subscriptions`, if the disk is all that has to be waited for; then `done` is called.
+
+        Returns False if topics must be loaded first, or are at other brokers; then nothing has happened.
+        """
+        self.of(transaction, owner)
+        topics: list[Topic] = []
+        subscribed: list[tuple[Topic, str]] = []
+        for name in dict.fromkeys(names):
+            topic = self._usable(name)
+            if topic is None or not topic.persistent:
+                return False
+            topics.append(topic)
+        for name, subscription in dict.fromkeys(subscriptions):
+            topic = self._usable(name)
+            if topic is None or not topic.persistent:
+                return False
+            subscribed.append((topic, subscription))
+
+        def stored(error: PenstockError | None) -> None:
+            if error is None and any(topic.closed or topic.fenced for topic in topics):
+                self._changes.finish(self._admit_later(transaction, topics, done))
+                return
+            if error is None:
+                error = self._admit_now(transaction, topics)
+            done(error)
+
+        self._submit_parts(transaction, owner, parts_of(topics, subscribed), stored)
+        return True
+
+    async def _admit_later(self, transaction: TransactionId, topics: Sequence[Topic], done: Done) -> None:
+        """Load topics that were unloaded while the parts were stored."""
+        error = None
+        try:
+            for topic in topics:
+                await self._admit(transaction, topic)
+        except PenstockError as refused:
+            error = refused
+        done(error)
 
     # -- ending
 
@@ -176,6 +244,38 @@ class Coordinator(OpenTransactions):
                 self._decide(found)
             self.of(transaction, found.owner)
         await self._ended(found, commit=commit)
+
+    def end_now(self, transaction: TransactionId, owner: str, *, commit: bool, done: Done) -> bool:
+        """As `end`, if the disk is all that has to be waited for; then `done` is called.
+
+        Returns False if topics must be loaded first, other brokers have parts of it, or it is not simply open; then
+        nothing has happened.
+        """
+        found = self._open.get(transaction)
+        if found is None or not found.is_open or found.brokers or found.in_doubt:
+            return False
+        topics: dict[str, Topic] = {}
+        for part in found.parts:
+            topic = self._usable(part.topic)
+            if topic is None or topic.ledger_id != part.ledger_id:
+                return False
+            topics[part.topic] = topic
+        self.of(transaction, owner)
+        found.commit = commit
+
+        ending = found.ending = asyncio.get_running_loop().create_future()  # Others may wait for it.
+
+        def ended(error: PenstockError | None) -> None:
+            if error is None:
+                ending.set_result(None)
+            else:
+                ending.set_exception(error)
+                ending.exception()  # Mark it as retrieved.
+                found.ending = None
+            done(error)
+
+        self._submit_end(found, list(topics.values()), ended)
+        return True
 
     async def _end(self, transaction: Transaction) -> None:
         """End it here, after it was decided and before others are told, if other brokers have parts of it."""
@@ -221,7 +321,9 @@ class Coordinator(OpenTransactions):
         """Nothing belongs to it: nobody waits until that is stored, and after a crash it times out again."""
         self._forget(found, ABORTED)
         self.timed_out_total += 1
-        ended = EndedTransaction(found.stored(ABORTED), forget_below=found.id.number - OUTCOMES_MAX)
+        ended = EndedTransaction(
+            found.stored(ABORTED), forget_below=forgotten_below(found.id.number), has_parts=found.taken_up
+        )
         stored = self._changes.stored(partial(self._data.end, ended))
         stored.add_done_callback(asyncio.Future.exception)  # Mark it as retrieved.
 

@@ -35,11 +35,19 @@ class TransactionNumbers:
         self._reserved = self._next  # numbers below this are stored as given out
         self._reserving: asyncio.Future[None] | None = None
 
-    async def take(self) -> int:
-        """Return a number that was never given out. Raises MetadataFailed."""
-        while self._next >= self._reserved:
-            self._reserving = self._reserving or self._changes.finish(self._reserve())
-            await self._reserving
+    @property
+    def are_left(self) -> bool:
+        """Whether reserved numbers are left, so that `take` may be called."""
+        return self._next < self._reserved
+
+    async def reserve(self) -> None:
+        """Reserve more numbers, with all that ask for this at a time. Raises MetadataFailed."""
+        self._reserving = self._reserving or self._changes.finish(self._reserve())
+        await self._reserving
+
+    def take(self) -> int:
+        """Return a number that was never given out."""
+        assert self.are_left, "reserved before"
         self._next += 1
         return self._next - 1
 

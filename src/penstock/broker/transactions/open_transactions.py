@@ -58,10 +58,13 @@ if TYPE_CHECKING:
     from penstock.core.transaction_id import TransactionId
     from penstock.governance.budget import Row
     from penstock.storage.catalog import Catalog
+    from penstock.storage.metadata import Done
     from penstock.wire.events import AckRun
 
 # So many of the last outcomes are remembered, for clients that lost the connection before they were told.
 OUTCOMES_MAX: Final = 10_000
+# Outcomes are forgotten by so many together: looking for one at each end would cost as much as storing it.
+FORGOTTEN_TOGETHER: Final = 100
 # How often topics are loaded again that were unloaded before all were there.
 LOADS_MAX: Final = 10
 _STATUS_NAMES: Final = {COMMITTED: "committed", ABORTED: "aborted"}
@@ -194,6 +197,7 @@ class OpenTransactions:
         if self._others.is_committed(stored.id):
             self._decide(transaction)
         transaction.unknown = stored.id.coordinator != self.number
+        transaction.taken_up = True
         self._show(transaction)
         return transaction
 
@@ -250,44 +254,53 @@ class OpenTransactions:
 
     async def _add_here(self, transaction: TransactionId, owner: str, wanted: Wanted) -> Sequence[tuple[Part, int]]:
         topics = [await self._topic(name) for name in wanted.topics]
-        parts = [(Part(topic.ledger_id, topic.text, ""), topic.next_entry_id) for topic in topics]
-        for name, subscription in wanted.subscriptions:
-            topic = await self._topic(name)
-            found = topic.subscriptions.get(subscription)
-            if found is None or not found.durable:
-                raise NotAllowed(f"{name} has no durable subscription {subscription!r}: subscribe before")
-            parts.append((Part(topic.ledger_id, topic.text, subscription), topic.first_entry_id))
-        await self._add_parts(transaction, owner, parts)
+        subscribed = [(await self._topic(name), subscription) for name, subscription in wanted.subscriptions]
+        parts = parts_of(topics, subscribed)
+        await self._changes.stored(partial(self._submit_parts, transaction, owner, parts))
         for topic in topics:
             await self._admit(transaction, topic)
         return parts
+
+    def _usable(self, name: TopicName | str) -> Topic | None:
+        """The topic, if it is loaded and not about to be unloaded."""
+        topic = self._topics.get(name)
+        return None if topic is None or topic.closed or topic.fenced else topic
 
     async def _admit(self, transaction: TransactionId, topic: Topic) -> None:
         """From now on the topic takes entries of a transaction, if that is still open."""
         while topic.closed or topic.fenced:
             topic = await self._topics.load(topic.name)
+        refused = self._admit_now(transaction, (topic,))
+        if refused is not None:
+            raise refused
+
+    def _admit_now(self, transaction: TransactionId, topics: Sequence[Topic]) -> PenstockError | None:
+        """As `_admit`, of topics that are loaded; return why not."""
         found = self._open.get(transaction)
         if found is None or not found.is_open:
-            raise InvalidTransactionStatus(f"Transaction {transaction} was ended meanwhile")
-        if topic.transactions is None:
-            topic.transactions = TransactionEntries(topic.last_entry_id)
-        topic.transactions.open.setdefault(transaction, [])
+            return InvalidTransactionStatus(f"Transaction {transaction} was ended meanwhile")
+        for topic in topics:
+            if topic.transactions is None:
+                topic.transactions = TransactionEntries(topic.last_entry_id)
+            topic.transactions.open.setdefault(transaction, [])
+        return None
 
     async def _topic(self, name: TopicName) -> Topic:
         if not name.is_persistent:
             raise NotAllowed(f"transactions are for persistent topics, and {name} is not")
         return await self._topics.load(name)
 
-    async def _add_parts(self, transaction: TransactionId, owner: str, parts: Sequence[tuple[Part, int]]) -> None:
+    def _submit_parts(
+        self, transaction: TransactionId, owner: str, parts: Sequence[tuple[Part, int]], done: Done
+    ) -> None:
+        """Add parts of an open transaction; `done` is called when they are stored. Raises as `of`, TooManyRequests."""
         found = self.of(transaction, owner)
         new = [(part, first) for part, first in parts if part not in found.parts]
         self._charge(found, f"{len(new)} more topics or subscriptions", PART_BYTES * len(new))
         found.parts.update(dict.fromkeys(part for part, _ in new))
-        stored = found.stored()
         # Also those that are there already: perhaps they are still on their way to the disk.
         rows = [TransactionPart(part.ledger_id, part.subscription, transaction, first) for part, first in parts]
-        put = self._data.put_part
-        await asyncio.gather(*[self._changes.stored(partial(put, stored, row)) for row in rows])
+        self._data.put_parts(rows, found.stored() if transaction.coordinator != self.number else None, done)
 
     def _charge(self, transaction: Transaction, what: str, nbytes: int) -> None:
         self._memory.charge_for(what, nbytes, instead=INSTEAD, error=TooManyRequests)
@@ -311,12 +324,18 @@ class OpenTransactions:
         if another_range and found is not None:
             found.charge.charge(RANGE_BYTES)
 
-    async def acknowledge(
-        self, transaction: TransactionId, owner: str, subscription: Subscription, consumer: Consumer, ack: AckRun
+    def acknowledge(
+        self,
+        transaction: TransactionId,
+        owner: str,
+        subscription: Subscription,
+        consumer: Consumer,
+        ack: AckRun,
+        done: Done,
     ) -> None:
-        """Let an ACK of a consumer be pending; returns when that is durable.
+        """Let an ACK of a consumer be pending; `done` is called when that is durable, or cannot be stored.
 
-        Raises what `of` and `TransactionalAcks.acknowledge` do, NotAllowed, MetadataFailed.
+        Raises what `of` and `TransactionalAcks.acknowledge` do, NotAllowed.
         """
         found, topic = self.of(transaction, owner), subscription.topic
         if Part(topic.ledger_id, topic.text, subscription.name) not in found.parts:
@@ -324,8 +343,7 @@ class OpenTransactions:
                 f"transaction {transaction} was not told of subscription {subscription.name!r} of {topic.text}"
             )
         pending = subscription.transactional.acknowledge(transaction, consumer, ack)
-        put, name = self._data.put_pending, subscription.name
-        await self._changes.stored(partial(put, topic.ledger_id, name, transaction, pending))
+        self._data.put_pending(topic.ledger_id, subscription.name, transaction, pending, done)
 
     # -- ending
 
@@ -351,11 +369,8 @@ class OpenTransactions:
     async def _end(self, transaction: Transaction) -> None:
         try:
             topics = await self._loaded(transaction)
-            await self._store_end(transaction, topics)
+            await self._changes.stored(partial(self._submit_end, transaction, topics))
         except BaseException:
-            for topic in map(self._topics.get, transaction.topics):
-                if topic is not None and topic.transactions is not None:
-                    topic.transactions.ending.discard(transaction.id)
             transaction.ending = None
             raise
 
@@ -379,24 +394,51 @@ class OpenTransactions:
         except TopicNotFound:
             return None
 
-    async def _store_end(self, transaction: Transaction, topics: Sequence[Topic]) -> None:
-        """Store the end, then show it. Between deciding what is stored and submitting it nothing else happens."""
+    def _submit_end(self, transaction: Transaction, topics: Sequence[Topic], done: Done) -> None:
+        """Store the end, then show it; `done` is called after that, or when it cannot be stored.
+
+        Between deciding what is stored and submitting it nothing else happens.
+        """
         commit, outcome = transaction.commit, COMMITTED if transaction.commit else ABORTED
         subscriptions = list(_subscriptions(transaction, topics))
         for topic in topics:
             if topic.transactions is not None:
                 topic.transactions.ending.add(transaction.id)
         cursors = [_saved(one) for one in subscriptions if commit and one.transactional.apply(transaction.id)]
+        trimmed = [(topic.ledger_id, topic.first_entry_id) for topic in topics if topic.forget_trimmed()]
         ended = EndedTransaction(
             transaction.stored(outcome),
             transaction.id not in self._foreign,
             () if commit else list(_entries(transaction, topics)),
             cursors,
-            transaction.id.number - OUTCOMES_MAX,
-            [(topic.ledger_id, topic.first_entry_id) for topic in topics],
+            forgotten_below(transaction.id.number),
+            trimmed,
+            has_parts=transaction.taken_up or bool(transaction.parts),
+            has_pending=transaction.taken_up or any(part.subscription for part in transaction.parts),
         )
+
+        def stored(error: PenstockError | None) -> None:
+            if error is None:
+                self._show_end(transaction, outcome, subscriptions, topics)
+            else:
+                for topic in map(self._topics.get, transaction.topics):
+                    if topic is not None and topic.transactions is not None:
+                        topic.transactions.ending.discard(transaction.id)
+            done(error)
+
         if transaction.parts or transaction.decided or transaction.id not in self._foreign:
-            await self._changes.stored(partial(self._data.end, ended))
+            self._data.end(ended, stored)
+        else:
+            stored(None)
+
+    def _show_end(
+        self,
+        transaction: Transaction,
+        outcome: int,
+        subscriptions: Sequence[Subscription],
+        topics: Sequence[Topic],
+    ) -> None:
+        commit = outcome == COMMITTED
         self._forget(transaction, outcome)
         for subscription in subscriptions:
             subscription.transactional.end(transaction.id, commit=commit)
@@ -427,6 +469,22 @@ def _orphan(transaction: TransactionId, now_ms: int) -> StoredTransaction:
 
 def _ends(commit: bool) -> str:  # noqa: FBT001
     return _STATUS_NAMES[COMMITTED if commit else ABORTED]
+
+
+def parts_of(topics: Sequence[Topic], subscribed: Sequence[tuple[Topic, str]]) -> list[tuple[Part, int]]:
+    """The parts, each with the entry from which on it may have some. Raises NotAllowed."""
+    parts = [(Part(topic.ledger_id, topic.text, ""), topic.next_entry_id) for topic in topics]
+    for topic, subscription in subscribed:
+        found = topic.subscriptions.get(subscription)
+        if found is None or not found.durable:
+            raise NotAllowed(f"{topic.text} has no durable subscription {subscription!r}: subscribe before")
+        parts.append((Part(topic.ledger_id, topic.text, subscription), topic.first_entry_id))
+    return parts
+
+
+def forgotten_below(number: int) -> int:
+    """Below which number outcomes are forgotten with the end of this transaction; 0: nothing is."""
+    return number - OUTCOMES_MAX if number % FORGOTTEN_TOGETHER == 0 else 0
 
 
 def _subscriptions(transaction: Transaction, topics: Sequence[Topic]) -> Iterator[Subscription]:

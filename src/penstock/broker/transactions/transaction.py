@@ -44,6 +44,7 @@ class Transaction:
         decided: whether it is committed, though not in all its topics yet.
         in_doubt: whether it may be: nobody knows whether its commit was stored.
         unknown: whether its coordinator, which is another broker's, must be asked whose it is and for how long.
+        taken_up: whether it was open before the start: perhaps rows of parts are stored that are not in `parts`.
         charge: its memory.
     """
 
@@ -59,6 +60,7 @@ class Transaction:
         "owner",
         "parts",
         "started_ms",
+        "taken_up",
         "timeout_ms",
         "unknown",
     )
@@ -81,7 +83,7 @@ class Transaction:
         self.parts: dict[Part, None] = {}
         self.brokers: set[int] = set()
         self.ending: asyncio.Future[None] | None = None
-        self.commit = self.decided = self.in_doubt = self.unknown = False
+        self.commit = self.decided = self.in_doubt = self.unknown = self.taken_up = False
         self.charge = Charge(memory)
 
     @property
