@@ -284,6 +284,7 @@ async def start(
             start_again=heal,
             disk_use=partial(_disk_use, data_dir),
             dispatch_soon=posted.call_soon,
+            remote_defaults=_remote_defaults(settings),
         )
         if registry is not None:
             stack.push_async_callback(registry.close)
@@ -580,6 +581,18 @@ def _push_metrics(broker: Broker, instance: str, stack: contextlib.AsyncExitStac
     push = MetricsPush(take, os.environ, instance, INSTRUMENTS)
     push.start()
     stack.push_async_callback(asyncio.to_thread, push.stop)
+
+
+def _remote_defaults(settings: Settings) -> dict[str, str]:
+    """Return what other clusters are shown if their own data says nothing, by its names there."""
+    given = {
+        "authenticationPlugin": settings.own_method if settings.own_method != "none" else None,
+        "authenticationParameters": settings.own_parameters,
+        "brokerClientTrustCertsFilePath": settings.upstream_trust_certs,
+        "brokerClientCertificateFilePath": settings.own_certificate,
+        "brokerClientKeyFilePath": settings.own_key,
+    }
+    return {member: str(value) for member, value in given.items() if value}
 
 
 def _authenticator(settings: Settings) -> Authenticator | None:

@@ -309,6 +309,30 @@ async def test_a_cluster_is_reached_by_tls_with_a_token_and_not_without_its_cert
         assert payloads(west) == [b"0"]
 
 
+async def test_a_cluster_without_credentials_of_its_own_is_shown_those_of_the_broker(tmp_path: Path) -> None:
+    certificate = Certificate.make(tmp_path)
+    options = ProviderOptions(methods=frozenset({"token"}), token_secret_key=data_url(SECRET))
+    guarded = {"authenticator": Authenticator(options), "access": AccessRules(), "tls": certificate.server()}
+    defaults = {
+        "authenticationPlugin": "token",
+        "authenticationParameters": f"token:{token('edge')}",
+        "brokerClientTrustCertsFilePath": str(certificate.certificate),
+    }
+    async with (
+        cluster(tmp_path, "east", remote_defaults=defaults) as east,
+        cluster(tmp_path, "west", **guarded) as west,
+    ):
+        data = {"brokerServiceUrlTls": f"pulsar+ssl://127.0.0.1:{west.tls_port}", "brokerClientTlsEnabled": True}
+        await replicate(east, west, "west", ["east", "west"], **data)
+        await publish(east, b"0")
+        await until(lambda: payloads(west) == [b"0"])
+        # A cluster with other credentials is not shown these.
+        await administration(east.broker).clusters.update("west", {**data, "authenticationPlugin": "none"})
+        await publish(east, b"1", first=1)
+        await until(lambda: replicator_of(east).problem)
+        assert payloads(west) == [b"0"]
+
+
 async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, status: str, *headers: str) -> bytes:
     """Answer one request of HTTP; returns its head."""
     head = await reader.readuntil(b"\r\n\r\n")

@@ -201,6 +201,7 @@ def compose(
     registry: Registry | None = None,
     shared: SharedPart | None = None,
     shut_down: Callable[[], None] | None = None,
+    remote_defaults: Mapping[str, str] | None = None,
     **limits: Any,  # noqa: ANN401 - of the broker, beside what a test has always
 ) -> Harness:
     """Compose a broker as `penstock.app` does, on this loop; closing `stack` stops it."""
@@ -224,6 +225,7 @@ def compose(
         registry=registry,
         shared=shared,
         shut_down=shut_down,
+        remote_defaults=remote_defaults,
     )
 
 
@@ -259,6 +261,7 @@ def start_broker(
     registry: Registry | None = None,
     shared: SharedPart | None = None,
     shut_down: Callable[[], None] | None = None,
+    remote_defaults: Mapping[str, str] | None = None,
     clock: ManualClock | VirtualClock | None = None,
 ) -> Harness:
     """Build a broker on the running loop; closing `stack` stops it. One that loses its power never closes it."""
@@ -311,6 +314,7 @@ def start_broker(
         budget=budget,
         loop_turns=loop.turns if isinstance(loop, VirtualLoop) else None,
         dispatch_soon=posted.call_soon,
+        remote_defaults=remote_defaults,
     )
     stack.push_async_callback(broker.stop)
     stack.callback(disk.release)

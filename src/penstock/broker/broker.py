@@ -145,6 +145,7 @@ class Broker:
         start_again: Callable[[], None] | None = None,
         disk_use: Callable[[], DiskUse] | None = None,
         dispatch_soon: Callable[[Callable[[], object]], object] | None = None,
+        remote_defaults: Mapping[str, str] | None = None,
     ) -> None:
         """Build the parts.
 
@@ -170,6 +171,7 @@ class Broker:
             start_again: ends the process and starts it again; None: after a final failure of the disk, a person does.
             disk_use: measures the disk, and may block; None: nobody does.
             dispatch_soon: makes the call of a dispatch soon, on the loop; None: in the next turn.
+            remote_defaults: what other clusters are shown if their data says nothing, by its names there.
         """
         self.log = entry_log
         self.catalog = catalog
@@ -177,6 +179,7 @@ class Broker:
         self.limits_in_force = limits
         self.clock = clock
         self.loop = loop
+        self._remote_defaults = remote_defaults or {}
         self.changes = Changes(loop)
         self.reads = LogReads(entry_log, loop)
         self.disk_space = DiskSpace(disk_use, self.reads.in_thread) if disk_use is not None else None
@@ -579,6 +582,7 @@ class Broker:
                 in_thread=self.reads.in_thread,
                 limits=lambda: self.limits,
                 clock=self.clock,
+                remote_defaults=self._remote_defaults,
             )
             self._replication = Replication(parts, Random())
         return self._replication

@@ -75,6 +75,12 @@ _REDIRECTS: Final = frozenset({HTTPStatus.FOUND, HTTPStatus.TEMPORARY_REDIRECT, 
 # Of the answer of an admin port, as it stands in an error.
 _SAID_BYTES_MAX: Final = 1 * KIB
 _WEB_PORTS: Final = {"http": 80, "https": 443}
+# Members of a cluster that this broker's own settings stand in for.
+_TOGETHER: Final = (
+    ("authenticationPlugin", "authenticationParameters"),
+    ("brokerClientCertificateFilePath", "brokerClientKeyFilePath"),
+    ("brokerClientTrustCertsFilePath",),
+)
 
 
 class RemoteProblem(PenstockError):
@@ -191,6 +197,7 @@ class Remote:
         name: str,
         data: Mapping[str, Any],
         *,
+        defaults: Mapping[str, Any],
         in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
         now_ns: Callable[[], int],
         chance: Random,
@@ -200,11 +207,13 @@ class Remote:
         Args:
             name: of the cluster.
             data: as an administrator has set it.
+            defaults: credentials and files of this broker, for what is not set there.
             in_thread: calls something that reads files.
             now_ns: the monotonic clock.
             chance: of pauses.
         """
         self.name, self.data = name, data
+        self._defaults = defaults
         self.problem: str | None = None
         self.since_ns = 0
         self._in_thread = in_thread
@@ -328,7 +337,7 @@ class Remote:
 
     def _read_access(self) -> tuple[RemoteUrls, OwnCredentials, ssl.SSLContext | None]:
         """Read files that the cluster's data names. Raises RemoteProblem."""
-        data, what = self.data, f"cluster {self.name}"
+        data, what = completed(self.data, self._defaults), f"cluster {self.name}"
         urls = RemoteUrls.of(self.name, data)
         try:
             method = authentication_method(data.get("authenticationPlugin") or "none")
@@ -456,6 +465,12 @@ class Remote:
         if to is None or (web.tls and not to.tls) or not target.isprintable() or " " in target:
             raise RemoteProblem(f"the admin port of cluster {self.name} redirects to {location[:200]!r}")
         return to, target
+
+
+def completed(data: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data of a cluster with defaults for what it does not say. Members of one thing stay together."""
+    missing = [together for together in _TOGETHER if not any(data.get(member) for member in together)]
+    return {**data, **{member: defaults[member] for one in missing for member in one if member in defaults}}
 
 
 def said(error: BaseException) -> str:

@@ -29,7 +29,7 @@ from penstock.wire.errors import ProtocolError
 from penstock.wire.markers import Request, Response, Update, decode
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
     from random import Random
 
     from penstock.broker.changes import Changes
@@ -65,6 +65,7 @@ class ReplicationParts:
     in_thread: Callable[[Callable[[], Any]], Awaitable[Any]]
     limits: Callable[[], BrokerLimits]
     clock: Clock
+    remote_defaults: Mapping[str, Any]
 
 
 class Replication:
@@ -252,6 +253,7 @@ class Replication:
             remote = self._remotes[cluster] = Remote(
                 cluster,
                 data,
+                defaults=self._parts.remote_defaults,
                 in_thread=self._parts.in_thread,
                 now_ns=self._parts.clock.monotonic_ns,
                 chance=self._chance,

@@ -103,7 +103,8 @@ class ProxySecurity:
         "brokerClientTrustCertsFilePath",
         Path,
         "<none>",
-        "Certificates, in PEM, of the authorities of the brokers' certificates; otherwise those of the system.",
+        "Certificates, in PEM, of the authorities of the brokers' certificates; otherwise those of the system. Of a "
+        "broker: for clusters that topics are replicated to, if their own data names none.",
     )
     upstream_hostname_check: bool = row(
         "tlsHostnameVerificationEnabled", switch, False, "Whether a broker's certificate must have its host's name."
@@ -121,7 +122,7 @@ class ProxySecurity:
         authentication_method,
         "none",
         "How the proxy itself authenticates: `none`, `token`, `basic`, `tls`, or the name of Pulsar's class for one of "
-        "them.",
+        "them. A broker authenticates so at clusters that topics are replicated to, if their own data say nothing.",
     )
     own_parameters: str = row(
         "brokerClientAuthenticationParameters",
