@@ -93,6 +93,19 @@ DASHBOARDS: Final[Mapping[str, Dashboard]] = {
                 },
             ),
             Panel(
+                "Dispatch wait",
+                "s",
+                "From when an entry is durable until it is sent: half of them at most, and all but one in a hundred.",
+                {
+                    "{{instance}} {{namespace}} p50": _largest(
+                        _quantile(0.5, "penstock_dispatch_wait_seconds", "namespace, ")
+                    ),
+                    "{{instance}} {{namespace}} p99": _largest(
+                        _quantile(0.99, "penstock_dispatch_wait_seconds", "namespace, ")
+                    ),
+                },
+            ),
+            Panel(
                 "Messages",
                 "cps",
                 "Messages per second that were published and delivered.",

@@ -283,6 +283,7 @@ async def start(
             shut_down=shut_down,
             start_again=heal,
             disk_use=partial(_disk_use, data_dir),
+            certificates=ports.contexts,
             dispatch_soon=posted.call_soon,
             remote_defaults=_remote_defaults(settings),
         )
@@ -438,6 +439,10 @@ class Ports:
     tls: TlsOptions | None
     admin_tls: TlsOptions | None
 
+    def contexts(self) -> tuple[tuple[str, ssl.SSLContext | None], ...]:
+        """Return the TLS of the ports now, by whom they are for."""
+        return ("clients", self.secure.tls if self.secure is not None else None), ("admin", self.admin.tls)
+
     def start(self, broker: Broker, peers: Peers | None) -> None:
         """Accept clients and admin requests."""
         open_session = commands(broker).open_session
@@ -524,6 +529,8 @@ def _serving(
     def reload() -> None:
         broker.access.reload()
         _reload_tls(((ports.tls, ports.secure), (ports.admin_tls, ports.admin)))
+        if broker.expiries is not None:
+            broker.expiries.measure_soon()
 
     async def look() -> BrokerSnapshot:
         return await _administration(broker).snapshots.take()

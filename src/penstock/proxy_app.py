@@ -35,7 +35,7 @@ from penstock.net.listing_memory import PROXY_DIRECT_REFUSED, TopicListMemoryLim
 from penstock.net.loop_turns import LoopTurns, timed_loop
 from penstock.net.stopping import Signals, Stopping
 from penstock.processes.end_of_process import end_within
-from penstock.processes.proxy_security import Contexts, Reload, authentication, own_identity
+from penstock.processes.proxy_security import Contexts, Reload, authentication, own_identity, own_tokens
 from penstock.processes.service_manager import tell_ready, tell_stopping
 from penstock.processes.sockets import addresses, bound, open_sockets, set_up_interpreter, started
 from penstock.processes.start_line import start_line
@@ -54,13 +54,14 @@ from penstock.proxy.upstreams import UpstreamOptions, Upstreams
 from penstock.proxy.why import Why
 from penstock.settings.limits import http_limits, topic_list_limits
 from penstock.settings.sources import DEFAULT
+from penstock.stats.expiry import Expiries, of_contexts, of_credentials
 from penstock.telemetry.logs import set_up_logging
 from penstock.wire.bounds import Bounds
 from penstock.wire.client.lookup import parse_service_url
 from penstock.wire.relayed import RelayReader, SpareBuffers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Iterator
+    from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 
     from starlette.types import ASGIApp
 
@@ -69,11 +70,13 @@ if TYPE_CHECKING:
     from penstock.admin.server import HttpLimits
     from penstock.core.membership import MemberNames, Registry
     from penstock.groups.adaptive_throttling import AdaptiveThrottling
+    from penstock.net.own_credentials import OwnCredentials
     from penstock.proxy.recorder import Recorder
     from penstock.proxy.session import Session
     from penstock.proxy.snapshot import ProxySnapshot
     from penstock.proxy.throttling import PublishedTopic
     from penstock.settings import Settings
+    from penstock.stats.expiry import Expiry
     from penstock.wire.client.lookup import Address
 
 log = logging.getLogger(__name__)
@@ -200,6 +203,8 @@ class _Composition:
         self._stopping = Stopping(self._loop, settings.drain_timeout_ms / 1000 + OTHERS_S)
         stack.push_async_callback(self._stopping.finish)  # if something cannot be started
         self._where = bound(settings, self._opened)
+        self._secure: Listener | None = None
+        self._admin: AdminServer | None = None
         self._own_name = settings.proxy_name or (self._where.plain or self._where.tls or "").partition("://")[2]
 
     async def start(self) -> Serving:
@@ -219,7 +224,7 @@ class _Composition:
         self._stack.push_async_callback(stopping.finish)
         listeners = self._listen(proxy)
         http = http_limits(settings, descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        admin = self._admin_server(http)
+        admin = self._admin = self._admin_server(http)
         why = Why(services, self._connections, sharing, self._budget)
         stats = ProxyStats(services, self._connections)
         snapshots = ProxySnapshots(
@@ -261,8 +266,9 @@ class _Composition:
             authentication=services.authentication,
             upstreams=self._upstreams,
             requests=requests,
-            secure=next((one for one in listeners if one.tls is not None), None),
+            secure=self._secure,
             admin=admin,
+            expiries=services.expiries,
         )
         url, admin_url = self._where.plain or self._where.tls or "", web.plain or web.tls or "-"
         return Serving(url, admin_url, partial(self._drain, proxy, listeners), reload)
@@ -304,6 +310,8 @@ class _Composition:
         keep_alive = _KeepAliveLimits(
             settings.keep_alive_interval_s * NS_PER_S, settings.connection_liveness_check_timeout_ms * NS_PER_MS
         )
+        authenticating = authentication(settings, clock, self._stack)
+        own = own_tokens(settings, authenticating)
         return Services(
             loop=loop,
             clock=clock,
@@ -321,9 +329,22 @@ class _Composition:
             traffic=traffic,
             usage=recorder.usage.counts if recorder is not None and recorder.usage is not None else None,
             frame_bytes_max=settings.frame_bytes_max,
-            authentication=authentication(settings, clock, self._stack),
+            authentication=authenticating,
+            expiries=Expiries(partial(self._expiring, own), partial(loop.run_in_executor, None)),
             closed=_log_closed,
         )
+
+    def _expiring(self, own: Mapping[str, OwnCredentials]) -> Iterator[Expiry]:
+        """Yield when certificates and tokens expire. Called in a thread: files are read."""
+        yield from of_contexts(
+            (
+                ("clients", self._secure.tls if self._secure is not None else None),
+                ("admin", self._admin.tls if self._admin is not None else None),
+                ("brokers", self._upstreams.options.own_tls),
+            )
+        )
+        for use, credentials in own.items():
+            yield from of_credentials(use, credentials)
 
     def _listen(self, proxy: Proxy) -> list[Listener]:
         listeners = []
@@ -333,6 +354,8 @@ class _Composition:
                 self._stack.callback(listener.close)
                 listener.start(proxy.open_session)
                 listeners.append(listener)
+                if context is not None:
+                    self._secure = listener
         return listeners
 
     def _admin_server(self, limits: HttpLimits) -> AdminServer:

@@ -14,6 +14,7 @@ from penstock.broker.subscriptions.key_ranges import AUTO_SPLIT
 from penstock.broker.subscriptions.subscription import Subscription
 from penstock.broker.subscriptions.tail import Tail
 from penstock.core.clock import ManualClock
+from penstock.core.durations import Durations
 from penstock.core.names import TopicName
 from penstock.core.units import MIB
 from penstock.governance.budget import Row
@@ -21,6 +22,7 @@ from penstock.governance.delayed import DelayedDeliveryTrackerFactory
 from penstock.governance.delayed_memory import DelayedMemory
 from penstock.governance.delayed_options import DelayedOptions
 from penstock.governance.outbound import Reading
+from penstock.net.loop_turns import LoopTurns
 from penstock.storage.cursor import Cursor
 from penstock.storage.damage import MissingEntries
 from penstock.storage.results import Batch, ReadResult
@@ -225,6 +227,7 @@ class Topic:
 
     def __post_init__(self) -> None:
         self.text = str(self.name)
+        self.dispatch_waits = Durations()
         self.policies = SimpleNamespace(max_unacked_per_consumer=0, max_unacked_per_subscription=0)
         self.subscriptions: Mapping[str, SubscriptionState] = {}
         self.tail = Tail()
@@ -326,6 +329,7 @@ class World:
             long_keys=SimpleNamespace(start=None),
             cursors=self.saves,
             properties=lambda _topic, _name: {},
+            turn=LoopTurns(),
         )
         self.subscription = Subscription(topic, "s", cursor=Cursor(-1), durable=True, services=services)
 

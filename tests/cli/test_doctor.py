@@ -23,7 +23,6 @@ from penstock.cli.findings import KINDS, Severity
 from penstock.cli.main import main
 from penstock.core.units import GIB, MIB
 from penstock.settings.memory import MachineFacts
-from penstock.testing import certificates
 from penstock.testing.certificates import Certificate
 from penstock.testing.process import BrokerProcess
 
@@ -342,12 +341,8 @@ def test_nothing_is_found_in_sound_settings(stopped: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("days_left", "kind"), [(-1, "certificate-expired"), (3, "certificate-expires"), (300, None)])
-def test_certificates_are_judged_by_their_end(
-    days_left: int, kind: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    until = dt.datetime.now(dt.UTC) + dt.timedelta(days=days_left)
-    monkeypatch.setattr(certificates, "VALID_UNTIL", until)
-    made = Certificate.make(tmp_path)
+def test_certificates_are_judged_by_their_end(days_left: int, kind: str | None, tmp_path: Path) -> None:
+    made = Certificate.make(tmp_path, dt.datetime.now(dt.UTC) + dt.timedelta(days=days_left))
     made.key.chmod(0o600)
     config = written(tmp_path, f"tlsCertificateFilePath={made.certificate}", f"tlsKeyFilePath={made.key}")
     assert found(None, config) == ({kind} if kind else set())

@@ -178,6 +178,17 @@ CASES: Final[Mapping[str, tuple[Case, ...]]] = {
             {"pulsar_replication_delay_in_seconds": "601"},
             {"pulsar_replication_delay_in_seconds": "600"},
         ),
+        # The time is twenty minutes.
+        Case(
+            "CertificateExpires",
+            {'penstock_certificate_expiry_timestamp_seconds{use="clients"}': str(1_200 + 14 * 86_400 - 1)},
+            {'penstock_certificate_expiry_timestamp_seconds{use="clients"}': str(1_200 + 14 * 86_400)},
+        ),
+        Case(
+            "TokenExpires",
+            {'penstock_token_expiry_timestamp_seconds{source="setting"}': str(1_200 + 14 * 86_400 - 1)},
+            {'penstock_token_expiry_timestamp_seconds{source="file"}': str(1_200 + 600)},
+        ),
         Case(
             "ConnectionMutedForLong",
             {"penstock_connection_muted_longest_seconds": "61"},
@@ -306,7 +317,7 @@ def test_a_wrong_threshold_or_duration_is_noticed(promtool: str, tmp_path: Path,
     rule = rule_of(rules, case.alert)
     right = rule["expr"]
     head, found, tail = right.rpartition(" > ")
-    rule["expr"] = f"{head} >= {tail}" if found else re.sub("== [01]", ">= 0", right)
+    rule["expr"] = f"{head} >= {tail}" if found else re.sub("== [01]", ">= 0", right.replace(" < ", " <= "))
     assert rule["expr"] != right
     assert outcome(promtool, tmp_path, rules, case).returncode == 1
     rule["expr"] = right

@@ -20,6 +20,7 @@ from penstock.core.membership import Member
 from penstock.governance.holds import HoldKind
 from penstock.governance.permits import Permit, PermitLimits, PermitQueue
 from penstock.stats.disk_space import DiskUse
+from penstock.stats.expiry import Expiry
 from penstock.stats.snapshot import MutedConnection
 from penstock.telemetry.instruments import INSTRUMENTS
 from penstock.telemetry.prometheus import ROWS_PER_PIECE, render
@@ -40,6 +41,8 @@ FULL = replace(
     records=RECORDS,
     disk=DISK,
     publish_times={"public/default": DurationsSnapshot()},
+    dispatch_waits={"public/default": DurationsSnapshot()},
+    expiries=(Expiry("clients", "certificate", 1_500), Expiry("brokers", "file", 2_500)),
     transactions=TransactionsSnapshot(coordinator=0, open=1, opened=9, committed=5, aborted=3, timed_out=2),
 )
 METRICS = {instrument.name for instrument in INSTRUMENTS}
@@ -68,6 +71,11 @@ def test_every_instrument_has_one_help_one_type_and_a_sample_once_there_is_a_top
         assert lines.count(f"# HELP {instrument.name} {instrument.help}") == 1
         name = f"{instrument.name}_bucket" if instrument.kind == "histogram" else instrument.name
         assert any(line.startswith((f"{name} ", f"{name}{{")) for line in lines)
+
+
+def test_what_expires_is_told_in_seconds_by_what_it_is_for() -> None:
+    assert samples(FULL)["penstock_certificate_expiry_timestamp_seconds"] == [({"use": "clients"}, 1.5)]
+    assert samples(FULL)["penstock_token_expiry_timestamp_seconds"] == [({"use": "brokers", "source": "file"}, 2.5)]
 
 
 def test_the_prometheus_parser_finds_every_metric_under_its_name() -> None:

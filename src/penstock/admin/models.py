@@ -56,9 +56,10 @@ class Reason(BaseModel):
 
 
 class Healthy(BaseModel):
-    """The broker can do its work."""
+    """The broker can do its work. Notes are of what will need somebody soon: a certificate or a token that expires."""
 
     status: Literal["ok"] = "ok"
+    notes: list[str] = []
 
 
 class Degraded(BaseModel):
@@ -66,6 +67,7 @@ class Degraded(BaseModel):
 
     status: Literal["degraded"] = "degraded"
     problems: list[str]
+    notes: list[str] = []
 
 
 class Failing(BaseModel):

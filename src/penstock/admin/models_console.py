@@ -29,6 +29,7 @@ class BrokerOverview(Model):
     version: str
     status: Status
     reasons: list[str]
+    notes: list[str]  # what will need somebody soon
     takenAtMs: Long  # noqa: N815
     topics: Count
     msgRateIn: Number  # noqa: N815

@@ -15,6 +15,7 @@ from penstock import __version__
 from penstock.core.durations import BOUNDS_NS
 from penstock.core.units import NS_PER_MS
 from penstock.governance.budget import ROWS
+from penstock.stats.expiry import notes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,6 +42,7 @@ def of_broker(snapshot: BrokerSnapshot, number: int, name: str, totals: Json) ->
         **_of_server(snapshot),
         "status": "failing" if not health.ok else "degraded" if health.problems else "ok",
         "reasons": reasons,
+        "notes": [*health.notes],
         "brokers": [{"broker": one.number, "state": one.state.value} for one in snapshot.brokers],
         **totals,
         "publishTimes": _times(snapshot.publish_times.values()),
@@ -55,6 +57,7 @@ def of_proxy(snapshot: ProxySnapshot) -> Json:
         **_of_server(snapshot),
         "status": "failing" if snapshot.stopping else "ok",
         "reasons": ["the proxy is stopping"] if snapshot.stopping else [],
+        "notes": [*notes(snapshot.expiries, snapshot.taken_at_ms)],
         "connectionsRefused": snapshot.connections_refused,
         "brokerConnections": snapshot.broker_connections,
         "bytesIn": snapshot.to_brokers_bytes,

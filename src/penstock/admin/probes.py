@@ -71,16 +71,17 @@ def _is_probe(scope: Scope) -> bool:
 
 
 async def healthz(gateway: Gateway) -> JSONResponse:
-    """Return 200 while the broker can work, and the damaged parts of its log; otherwise 503 and the reason."""
+    """Return 200 while the broker can work, with what is damaged or expires soon; otherwise 503 and the reason."""
     try:
         health = await gateway.health()
     except PenstockError as error:
         return _failing(str(error))
     if not health.ok:
         return _failing(health.reason)
+    notes = {"notes": list(health.notes)} if health.notes else {}
     if health.problems:
-        return JSONResponse({"status": "degraded", "problems": list(health.problems)})
-    return JSONResponse({"status": "ok"})
+        return JSONResponse({"status": "degraded", "problems": list(health.problems), **notes})
+    return JSONResponse({"status": "ok", **notes})
 
 
 def _failing(reason: str) -> JSONResponse:

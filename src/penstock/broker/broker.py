@@ -78,11 +78,13 @@ from penstock.groups.held_sends import HeldMemory
 from penstock.net.listing_memory import TopicListMemoryLimiter
 from penstock.net.loop_turns import LoopTurns
 from penstock.stats.disk_space import DiskSpace
+from penstock.stats.expiry import Expiries, of_contexts
 from penstock.stats.process import MemorySensor, give_back
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterator, Mapping
+    import ssl
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from penstock.authentication.authenticator import Authenticator
     from penstock.broker.access import Access
@@ -101,6 +103,7 @@ if TYPE_CHECKING:
     from penstock.net.listener import Connections
     from penstock.net.usage_topic import Reporting
     from penstock.stats.disk_space import DiskUse
+    from penstock.stats.expiry import Expiry
     from penstock.storage.catalog import Catalog, TopicRecord
     from penstock.storage.entry_log import EntryLog
     from penstock.storage.snapshots import Snapshots
@@ -144,6 +147,7 @@ class Broker:
         shut_down: Callable[[], None] | None = None,
         start_again: Callable[[], None] | None = None,
         disk_use: Callable[[], DiskUse] | None = None,
+        certificates: Callable[[], Iterable[tuple[str, ssl.SSLContext | None]]] | None = None,
         dispatch_soon: Callable[[Callable[[], object]], object] | None = None,
         remote_defaults: Mapping[str, str] | None = None,
     ) -> None:
@@ -170,6 +174,7 @@ class Broker:
             shut_down: ends the process; None: administrators cannot.
             start_again: ends the process and starts it again; None: after a final failure of the disk, a person does.
             disk_use: measures the disk, and may block; None: nobody does.
+            certificates: those of the ports, by what they are for; None: nobody asks when they expire.
             dispatch_soon: makes the call of a dispatch soon, on the loop; None: in the next turn.
             remote_defaults: what other clusters are shown if their data says nothing, by its names there.
         """
@@ -183,6 +188,8 @@ class Broker:
         self.changes = Changes(loop)
         self.reads = LogReads(entry_log, loop)
         self.disk_space = DiskSpace(disk_use, self.reads.in_thread) if disk_use is not None else None
+        self._certificates = certificates
+        self.expiries = Expiries(self._expiring, self.reads.in_thread) if certificates is not None else None
         self.access: Access = (
             OPEN if authenticator is None else AccessControl(authenticator, lambda: limits.now.access, catalog, clock)
         )
@@ -197,6 +204,7 @@ class Broker:
         self.shut_down = shut_down
         self.loop_turns = loop_turns or LoopTurns()
         self.publish_times = DurationsByName()
+        self.dispatch_waits = DurationsByName()
         self.stopping = False
         self.redriving: set[str] = set()  # dead letter topics, while somebody sends their messages once more
         self.started_at_ms = clock.wall_ms()
@@ -367,6 +375,7 @@ class Broker:
             long_keys=self.long_keys,
             cursors=self.cursors,
             properties=self._subscription_properties,
+            turn=self.loop_turns,
         )
         self.delayed_indexes = DelayedIndexes(
             entry_log=entry_log,
@@ -397,6 +406,7 @@ class Broker:
             dispatch=self.dispatch_services,
             policies_of=self.policies.of_topic,
             publish_times=self.publish_times,
+            dispatch_waits=self.dispatch_waits,
             replication_changed=self._replication_changed,
             reports_topic=limits.now.resource_usage_publish_topic_name,
             message_bytes_max=limits.now.message_bytes_max,
@@ -682,7 +692,8 @@ class Broker:
             *self._not_registered(),
             *self.configuration.problems(),
         )
-        return Health(ok=True, reason="ok", problems=problems)
+        notes = self.expiries.notes(self.clock.wall_ms()) if self.expiries is not None else ()
+        return Health(ok=True, reason="ok", problems=problems, notes=tuple(notes))
 
     def holds_of_all(self) -> Iterator[Hold]:
         """Yield the holds of everybody."""
@@ -706,6 +717,13 @@ class Broker:
         if failing:
             return BrokerState.FULL if failing.keys() == {HoldKind.DISK_FULL} else BrokerState.READ_ONLY
         return BrokerState.SUSPECT if self.log.commit_ns > STALLED_NS else BrokerState.READY
+
+    def _expiring(self) -> Iterator[Expiry]:
+        """Yield when certificates and tokens expire. Called in a thread: files are read."""
+        if self._certificates is not None:
+            yield from of_contexts(self._certificates())
+        if self._replication is not None:
+            yield from self._replication.expiries()
 
     def _not_registered(self) -> list[str]:
         problem = self.registry.registration.problem if self.registry is not None else None
@@ -764,6 +782,8 @@ class Broker:
         self.recorder.tick(now_ns)
         if self.disk_space is not None:
             self.disk_space.tick(now_ns)
+        if self.expiries is not None:
+            self.expiries.tick(now_ns)
         if self._healing is not None:
             self._healing.tick(now_ns)
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Whether the broker can do its work, and if not, why; and which entries are missing."""
+    """Whether the broker can do its work, and if not, why; which entries are missing; what will need somebody soon."""
 
     ok: bool
     reason: str
     problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()

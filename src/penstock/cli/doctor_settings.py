@@ -7,7 +7,6 @@ replace.
 
 from __future__ import annotations
 
-import base64
 import os
 import resource
 import shutil
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penstock.cli.findings import Finding
 from penstock.core.errors import ConfigurationError
 from penstock.core.units import MIB
+from penstock.net.certificates import validity
 from penstock.net.clock import SystemClock
 from penstock.net.listener import RESERVED_DESCRIPTORS
 from penstock.settings.memory import MachineFacts
@@ -167,7 +167,7 @@ def _certificate(certificate: Path | None, key: Path | None, wall_ms: int) -> It
     try:
         # An encrypted key would ask at the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: b"")
-        first, last = _validity(certificate.read_text(encoding="ascii"))
+        first, last = validity(certificate.read_text(encoding="ascii"))
     except (OSError, ValueError, IndexError) as error:
         reason = getattr(error, "reason", None) or error
         yield Finding("certificate-unusable", f"{certificate} with the key {key}: {reason}")
@@ -179,39 +179,6 @@ def _certificate(certificate: Path | None, key: Path | None, wall_ms: int) -> It
         yield Finding("certificate-expired", f"{certificate} was valid until {until}")
     elif wall_ms > last - _EXPIRES_SOON_MS:
         yield Finding("certificate-expires", f"{certificate} is valid until {until}")
-
-
-def _validity(pem: str) -> tuple[int, int]:
-    """Return from and until when the first certificate of a file is valid, in milliseconds.
-
-    Python's ssl tells that of peers only, and cryptography is optional. So the two times are looked up in DER: they are
-    in the fourth element of what is signed, without the version, which is optional. Raises ValueError, IndexError.
-    """
-    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
-    der = base64.b64decode(pem.partition(begin)[2].partition(end)[0])
-    signed = _elements(_elements(_elements(der)[0][1])[0][1])
-    _serial, _algorithm, _issuer, validity, *_ = [one for one in signed if one[0] != 0xA0]
-    first, last = (_time(tag, text.decode("ascii")) for tag, text in _elements(validity[1]))
-    return first, last
-
-
-def _elements(der: bytes) -> list[tuple[int, bytes]]:
-    """Return tag and content of each element."""
-    found, at = [], 0
-    while at < len(der):
-        tag, size, at = der[at], der[at + 1], at + 2
-        if size & 0x80:
-            more = size & 0x7F
-            size, at = int.from_bytes(der[at : at + more]), at + more
-        found.append((tag, der[at : at + size]))
-        at += size
-    return found
-
-
-def _time(tag: int, text: str) -> int:
-    if tag == 0x17:  # UTCTime has two digits of the year, from 1950 on.
-        text = ("19" if text[:2] >= "50" else "20") + text
-    return int(datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp() * 1_000)
 
 
 def _secrets(effective: Settings) -> Iterator[Finding]:

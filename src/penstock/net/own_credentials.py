@@ -12,6 +12,7 @@ for what to show.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import logging
 from pathlib import Path
@@ -51,6 +52,19 @@ class OwnCredentials:
             except ConfigurationError as error:
                 log.error("brokers are shown what they were shown before: %s", error)  # noqa: TRY400 -- it says all
         return self._data
+
+    @property
+    def in_file(self) -> bool:
+        """Whether they are in a file, which somebody may renew."""
+        return self._file is not None
+
+    def valid_until_ms(self) -> int | None:
+        """Return until when a token is valid, in ms since 1970; None: that is not known. Reads its file."""
+        data = self._data
+        if self._file is not None:
+            with contextlib.suppress(ConfigurationError):  # `read` logs it.
+                data = _content(self._file)
+        return _expiry_ms(data) if self.method == "token" else None
 
     def http_headers(self) -> list[tuple[str, str]]:
         """Return the headers of a request to a broker's admin port; none with a certificate."""
@@ -92,6 +106,17 @@ def _parameters(text: str) -> dict[str, str]:
     except ValueError:
         return {}
     return {str(name): str(value) for name, value in found.items()}
+
+
+def _expiry_ms(token: bytes) -> int | None:
+    """Return when a JSON web token says that it expires, in ms since 1970; None: it does not, or is no such token."""
+    _, _, rest = token.partition(b".")
+    claims = rest.partition(b".")[0]
+    try:
+        expiry_s = json.loads(base64.urlsafe_b64decode(claims + b"=" * (-len(claims) % 4))).get("exp")
+    except (ValueError, AttributeError):
+        return None
+    return int(expiry_s * 1_000) if isinstance(expiry_s, int | float) else None
 
 
 def _content(path: Path) -> bytes:

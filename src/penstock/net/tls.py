@@ -17,9 +17,11 @@ import ssl
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from penstock.core.errors import ConfigurationError
 from penstock.core.units import KIB
+from penstock.net.certificates import validity
 from penstock.net.send_queue import Buffer, drop_sent, send_queued
 
 if TYPE_CHECKING:
@@ -36,6 +38,15 @@ _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion
 # ECDHE-RSA-AES256-GCM-SHA384. The ciphers of TLS 1.3 have no key exchange in their names and are always enabled.
 _JAVA_CIPHER: Final = re.compile(r"(?:TLS|SSL)_(?P<exchange>\w+)_WITH_(?P<cipher>\w+)")
 _OF_TLS_13: Final = re.compile(r"TLS_(?:AES|CHACHA20)_(?!.*WITH)\w+")
+
+
+# Until when the certificate of each context is valid, in ms since 1970: a context does not tell.
+_VALID_UNTIL_MS: Final[WeakKeyDictionary[ssl.SSLContext, int]] = WeakKeyDictionary()
+
+
+def valid_until_ms(context: ssl.SSLContext) -> int | None:
+    """Return until when a context's own certificate is valid, in ms since 1970; None: it has none."""
+    return _VALID_UNTIL_MS.get(context)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +68,7 @@ def server_context(options: TlsOptions) -> ssl.SSLContext:
     _set_versions(context, options.protocols)
     _set_ciphers(context, options.ciphers)
     try:
-        context.load_cert_chain(options.certificate, options.key, password=_no_password)
+        _load(context, options.certificate, options.key)
     except (OSError, ssl.SSLError, ValueError) as error:
         raise ConfigurationError(
             f"TLS certificate {options.certificate} with key {options.key} cannot be used: {error}"
@@ -84,12 +95,19 @@ def client_context(
     context.check_hostname = check_hostname
     if certificate is not None:
         try:
-            context.load_cert_chain(certificate, key, password=_no_password)
+            _load(context, certificate, key)
         except (OSError, ssl.SSLError, ValueError) as error:
             raise ConfigurationError(
                 f"brokerClientCertificateFilePath={certificate} with key {key} cannot be used: {error}"
             ) from error
     return context
+
+
+def _load(context: ssl.SSLContext, certificate: Path, key: Path | None) -> None:
+    """Load a certificate, and note until when it is valid. Raises OSError, ssl.SSLError, ValueError."""
+    context.load_cert_chain(certificate, key, password=_no_password)
+    with contextlib.suppress(OSError, ValueError, IndexError):  # OpenSSL takes it; then it is not for us to refuse.
+        _VALID_UNTIL_MS[context] = validity(certificate.read_text(encoding="ascii", errors="replace"))[1]
 
 
 def _no_password() -> str:

@@ -27,10 +27,12 @@ if TYPE_CHECKING:
     from penstock.admin.server import AdminServer
     from penstock.core.clock import Clock
     from penstock.net.listener import Listener
+    from penstock.net.own_credentials import OwnCredentials
     from penstock.net.tls import TlsOptions
     from penstock.proxy.cluster_admin import AdminRequests
     from penstock.proxy.upstreams import Upstreams
     from penstock.settings import Settings
+    from penstock.stats.expiry import Expiries
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +62,16 @@ def own_identity(settings: Settings) -> Identity:
     key = "brokerClientAuthentication" if same else "proxyTopicsAuthentication"
     own = own_credentials(key, settings.own_topics_method, settings.own_topics_parameters)
     return Identity(own.method, b"", own=own)
+
+
+def own_tokens(settings: Settings, authentication: Authentication | None) -> dict[str, OwnCredentials]:
+    """Return what the proxy shows to brokers, by what it is for. Raises ConfigurationError."""
+    own = own_identity(settings).own
+    assert own is not None, "an identity of the proxy itself"
+    if authentication is None:
+        return {"own topics": own}
+    same = settings.sources["proxyTopicsAuthenticationPlugin"] == DEFAULT
+    return {"brokers": authentication.own} if same else {"brokers": authentication.own, "own topics": own}
 
 
 def web_tls(settings: Settings, tls: TlsOptions | None) -> TlsOptions | None:
@@ -116,6 +128,7 @@ class Reload:
     requests: AdminRequests
     secure: Listener | None  # of clients
     admin: AdminServer
+    expiries: Expiries | None
 
     def __call__(self) -> None:
         """Read them."""
@@ -133,4 +146,6 @@ class Reload:
             self.admin.tls = contexts.web
         self.upstreams.options = replace(options, tls=contexts.brokers, own_tls=contexts.own_brokers)
         self.requests.tls = contexts.admins
+        if self.expiries is not None:
+            self.expiries.measure_soon()
         log.info("certificates were read again")

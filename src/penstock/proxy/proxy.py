@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.proxy.traffic import Traffic
     from penstock.proxy.upstreams import Upstreams
     from penstock.proxy.usage import UsageCounts
+    from penstock.stats.expiry import Expiries
 
 
 # -- what all sessions of a proxy share --------------------------------------------------------------------------------
@@ -59,6 +60,7 @@ class Services:
     usage: UsageCounts | None  # None: usage is not recorded
     frame_bytes_max: int  # of clients
     authentication: Authentication | None = None  # None: brokers check what clients show
+    expiries: Expiries | None = None  # of certificates and tokens; None: nobody asks
     closed: Callable[[Session, str], None]  # called when a client has disconnected, with the reason
 
 
@@ -117,6 +119,8 @@ class Proxy:
         if self._group_file is not None:
             self._group_file.look()
         self.services.upstreams.close_idle()
+        if self.services.expiries is not None:
+            self.services.expiries.tick(now_ns)
         if self._recorder is not None:
             self._recorder.tick(now_ns)
         self._ticker = self.services.loop.call_later(TICK_S, self._tick)

@@ -104,6 +104,7 @@ class ProxySnapshots(Taking[ProxySnapshot]):
             usage_left_out=services.usage.left_out if services.usage is not None else 0,
             loop_turns=turns(self._loop_turns),
             process=process_use(),
+            expiries=(services.expiries.last or ()) if services.expiries is not None else (),
             throttling=self._throttling.snapshot() if self._throttling is not None else None,
             broker_connections=traffic.relays,
             connected=dict(traffic.connected),

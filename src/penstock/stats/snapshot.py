@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.governance.request_values import RequestMemorySnapshot
     from penstock.groups.adaptive_throttling import ThrottlingSnapshot
     from penstock.net.listing_memory import TopicListSnapshot
+    from penstock.stats.expiry import Expiry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,3 +136,4 @@ class ServerSnapshot:
     throttling: ThrottlingSnapshot | None = None  # None: disabled
     loop_turns: LoopTurnsSnapshot = LoopTurnsSnapshot()
     process: ProcessUse
+    expiries: tuple[Expiry, ...] = ()  # of certificates and tokens that this process shows

@@ -25,10 +25,11 @@ class Batch:
 
     Shapes: entry `entry_ids[i]` is `data[offsets[i]:][:lengths[i]]`, sealed as it was appended; it holds
     `message_counts[i]` messages, or one if `message_counts` is None, as producers said. `recounted` is for readers that
-    have replaced that by what the entries hold.
+    have replaced that by what the entries hold. `durable_ns` is the turn of the loop in which they became durable, for
+    entries of the tail; 0 for others.
     """
 
-    __slots__ = ("data", "entry_ids", "ledger_id", "lengths", "message_counts", "offsets", "recounted")
+    __slots__ = ("data", "durable_ns", "entry_ids", "ledger_id", "lengths", "message_counts", "offsets", "recounted")
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class Batch:
         self.lengths = lengths
         self.message_counts = message_counts
         self.recounted = False
+        self.durable_ns = 0
 
     def entries(self) -> Iterator[tuple[int, memoryview]]:
         """Yield (entry id, entry). For tools and tests; hot paths use the columns."""

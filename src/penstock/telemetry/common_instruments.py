@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.governance.permits import PermitSnapshot
     from penstock.groups.adaptive_throttling import ThrottlingSnapshot, TopicThrottling
     from penstock.net.listing_memory import TopicListSnapshot
+    from penstock.stats.expiry import Expiry
     from penstock.stats.snapshot import GroupTrafficSnapshot, MemoryUse, RecordsSnapshot, RemoteUsage, ServerSnapshot
 
     Of = Callable[[TopicListSnapshot], PermitSnapshot]
@@ -228,6 +229,18 @@ def _memory(
     ]
 
 
+CERTIFICATE: Final[Scope[ServerSnapshot, Expiry]] = Scope(
+    ("use",),
+    lambda snapshot: [((one.use,), one) for one in snapshot.expiries if one.source == "certificate"],
+    optional=True,
+)
+
+TOKEN: Final[Scope[ServerSnapshot, Expiry]] = Scope(
+    ("use", "source"),
+    lambda snapshot: [((one.use, one.source), one) for one in snapshot.expiries if one.source != "certificate"],
+    optional=True,
+)
+
 PROCESS: Final[Scope[ServerSnapshot, ServerSnapshot]] = Scope((), lambda snapshot: [((), snapshot)])
 
 BUILD: Final[Scope[ServerSnapshot, int]] = Scope(("version",), lambda _snapshot: [((__version__,), 1)])
@@ -303,6 +316,11 @@ PROCESS_INSTRUMENTS: Final[tuple[Instrument[ServerSnapshot, Any], ...]] = (
                "Always 1; the label has the version"),
     Instrument("penstock_stopping", "gauge", "boolean", PROCESS, lambda s: int(s.stopping),
                "1 from SIGTERM on"),
+    Instrument("penstock_certificate_expiry_timestamp_seconds", "gauge", "seconds", CERTIFICATE,
+               lambda one: one.until_ms / 1000,
+               "Until when the certificate in use for clients, admin, brokers or a cluster is valid, in s since 1970"),
+    Instrument("penstock_token_expiry_timestamp_seconds", "gauge", "seconds", TOKEN, lambda one: one.until_ms / 1000,
+               "Until when a token that this process shows is valid, in seconds since 1970; source is setting or file"),
     Instrument("process_start_time_seconds", "gauge", "seconds", PROCESS, lambda s: s.started_at_ms / 1000,
                "When the process started, in seconds since 1970"),
     Instrument("process_resident_memory_bytes", "gauge", "bytes", PROCESS, lambda s: s.process.resident_bytes,

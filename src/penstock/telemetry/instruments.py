@@ -79,6 +79,11 @@ PUBLISHED: Final[Scope[BrokerSnapshot, DurationsSnapshot]] = Scope(
     lambda snapshot: (((snapshot.cluster, namespace), times) for namespace, times in snapshot.publish_times.items()),
 )
 
+DISPATCHED: Final[Scope[BrokerSnapshot, DurationsSnapshot]] = Scope(
+    ("cluster", "namespace"),
+    lambda snapshot: (((snapshot.cluster, namespace), times) for namespace, times in snapshot.dispatch_waits.items()),
+)
+
 TOPIC: Final[Scope[BrokerSnapshot, TopicSnapshot]] = Scope(
     ("cluster", "namespace", "topic"),
     lambda snapshot: (((snapshot.cluster, topic.namespace, topic.name), topic) for topic in snapshot.topics),
@@ -247,6 +252,9 @@ INSTRUMENTS: Final[tuple[Instrument[BrokerSnapshot, Any], ...]] = (
     Instrument("penstock_publish_seconds", "histogram", "seconds", PUBLISHED, lambda times: times,
                "From reading each entry to its receipt, while limits hold it included; measured in turns of the loop",
                "penstock.publish.duration"),
+    Instrument("penstock_dispatch_wait_seconds", "histogram", "seconds", DISPATCHED, lambda times: times,
+               "From when each entry is durable until it is sent to a consumer that was there before; not redeliveries",
+               "penstock.dispatch.wait"),
     # Each topic
     Instrument("pulsar_subscriptions_count", "gauge", "", TOPIC, lambda t: len(t.subscriptions),
                "Subscriptions of the topic"),

@@ -34,14 +34,14 @@ class Certificate:
     key: Path
 
     @classmethod
-    def make(cls, directory: Path) -> Self:
+    def make(cls, directory: Path, until: dt.datetime = VALID_UNTIL) -> Self:
         """Make a key, sign its certificate with itself, and write both into a directory."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = _name("localhost")
         names = x509.SubjectAlternativeName(
             [x509.DNSName("localhost"), x509.IPAddress(ipaddress.IPv4Address("127.0.0.1"))]
         )
-        draft = _draft(name, name, key).add_extension(names, critical=False)
+        draft = _draft(name, name, key, until).add_extension(names, critical=False)
         return cls._written(directory, "", draft, key, key, ca=True)
 
     def signed(self, common_name: str, directory: Path | None = None) -> Self:
@@ -99,7 +99,9 @@ def _name(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 
 
-def _draft(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _draft(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, until: dt.datetime = VALID_UNTIL
+) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -107,5 +109,5 @@ def _draft(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKe
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(VALID_FROM)
-        .not_valid_after(VALID_UNTIL)
+        .not_valid_after(until)
     )

@@ -530,7 +530,9 @@ class Publish:
                 if reply.highest_new != NEVER:
                     self._services.recorded(topic, reply.known_as or reply.producer.name, reply.highest_new)
                 if topic.wants_tail():
-                    cached.append((topic.tail, _batch(reply, data)))
+                    batch = _batch(reply, data)
+                    batch.durable_ns = self._services.turn.began_ns
+                    cached.append((topic.tail, batch))
         if cached:
             rows = sum(len(batch.offsets) for _, batch in cached)
             self._services.tail_cache.add(cached, kept_bytes(data) + COLUMNS_BYTES * rows)

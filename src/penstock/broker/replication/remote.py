@@ -32,6 +32,7 @@ from penstock.net.client import AsyncClient
 from penstock.net.http_request import HEAD_BYTES_MAX, NoResponse, send
 from penstock.net.own_credentials import OwnCredentials, own_credentials
 from penstock.net.tls import client_context
+from penstock.stats.expiry import of_contexts, of_credentials
 from penstock.wire.client.connection import FEATURES, ClientConnection, Hello
 from penstock.wire.client.events import ProducerClosed, Receipt, RequestRefused, SendFailed
 from penstock.wire.client.frames import FRAME_PADDING_BYTES
@@ -40,13 +41,14 @@ from penstock.wire.codec import CommandGetOrCreateSchema, CommandPartitionedTopi
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
     from random import Random
 
     from penstock.broker.schemas.checks.model import Schema as StoredSchema
     from penstock.broker.subscriptions.replicating import SubscribedReplicator
     from penstock.core.names import TopicName
     from penstock.net.http_request import Streams
+    from penstock.stats.expiry import Expiry
     from penstock.wire.client.frames import Body
     from penstock.wire.client.lookup import Address
     from penstock.wire.client.producer import Producer
@@ -334,6 +336,13 @@ class Remote:
             self._access = await self._in_thread(self._read_access)
         assert self._access is not None
         return self._access
+
+    def expiries(self) -> Iterator[Expiry]:
+        """Yield when the certificate and the token that are shown to it expire. Reads files."""
+        if self._access is not None:
+            _, own, tls = self._access
+            yield from of_contexts([(f"cluster {self.name}", tls)])
+            yield from of_credentials(f"cluster {self.name}", own)
 
     def _read_access(self) -> tuple[RemoteUrls, OwnCredentials, ssl.SSLContext | None]:
         """Read files that the cluster's data names. Raises RemoteProblem."""

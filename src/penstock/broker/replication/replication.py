@@ -29,7 +29,7 @@ from penstock.wire.errors import ProtocolError
 from penstock.wire.markers import Request, Response, Update, decode
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
     from random import Random
 
     from penstock.broker.changes import Changes
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from penstock.broker.topics.topic import Topic
     from penstock.core.clock import Clock
     from penstock.net.listener import Connections
+    from penstock.stats.expiry import Expiry
     from penstock.storage.catalog import Catalog
 
 log = logging.getLogger(__name__)
@@ -259,6 +260,11 @@ class Replication:
                 chance=self._chance,
             )
         return remote
+
+    def expiries(self) -> Iterator[Expiry]:
+        """Yield when certificates and tokens that are shown to other clusters expire. Called in a thread."""
+        for remote in list(self._remotes.values()):
+            yield from remote.expiries()
 
     # -- room ---------------------------------------------------------------------------------------------------------
 

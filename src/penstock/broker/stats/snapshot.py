@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from penstock.net.listener import Connections
     from penstock.net.loop_turns import LoopTurns
     from penstock.stats.disk_space import DiskSpace, DiskUse
+    from penstock.stats.expiry import Expiries
     from penstock.stats.reading import Client, Pace
     from penstock.storage.entry_log import EntryLog, LogStats
 
@@ -156,6 +157,7 @@ class BrokerSnapshot(ServerSnapshot):
     log_read_only: bool
     log_stalled: bool
     publish_times: Mapping[str, DurationsSnapshot] = field(default_factory=dict)  # by namespace
+    dispatch_waits: Mapping[str, DurationsSnapshot] = field(default_factory=dict)  # likewise
     disk: DiskUse | None = None  # None: not measured
     transactions: TransactionsSnapshot | None = None  # None: they are not enabled
     subscription_snapshots_pending: int = 0  # of replicated subscriptions, by all topics
@@ -191,9 +193,11 @@ class Snapshots(Taking[BrokerSnapshot]):
         recorder: Recorder | None = None,
         loop_turns: LoopTurns,
         publish_times: DurationsByName,
+        dispatch_waits: DurationsByName,
         clock: Clock,
         disk_space: DiskSpace | None = None,
         replication: Callable[[], Replication | None] = lambda: None,
+        expiries: Expiries | None = None,
     ) -> None:
         self._cluster = cluster
         self._started_at_ms = started_at_ms
@@ -216,8 +220,10 @@ class Snapshots(Taking[BrokerSnapshot]):
         self._recorder = recorder
         self._disk_space = disk_space
         self._replication = replication
+        self._expiries = expiries
         self._loop_turns = loop_turns
         self._publish_times = publish_times
+        self._dispatch_waits = dispatch_waits
         super().__init__(self._read_all, clock)
         # The same without topics, whatever their number; what waits there is counted.
         self.without_topics: Taking[BrokerSnapshot] = Taking(self._read_others, clock)
@@ -255,9 +261,11 @@ class Snapshots(Taking[BrokerSnapshot]):
             log_read_only=log_health.read_only is not None,
             log_stalled=log_health.stalled,
             publish_times=self._publish_times.snapshot(),
+            dispatch_waits=self._dispatch_waits.snapshot(),
             disk=self._disk_space.last if self._disk_space is not None else None,
             subscription_snapshots_pending=replication.snapshots.pending if replication is not None else 0,
             subscription_snapshots_unanswered=replication.snapshots.timed_out if replication is not None else 0,
+            expiries=(self._expiries.last or ()) if self._expiries is not None else (),
             request_memory=request_memory,
             listings=self._listings.snapshot(),
             memory=memory_rows(self._budget),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.broker.subscriptions.state import SubscriptionState
     from penstock.broker.subscriptions.tail import Tail
     from penstock.core.clock import Clock
+    from penstock.core.durations import Durations
     from penstock.core.errors import PenstockError
     from penstock.core.names import TopicName
     from penstock.governance.budget import Row
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.governance.delayed_view import DelayedDeliveryView
     from penstock.governance.holds import HoldKind
     from penstock.governance.outbound import Reading
+    from penstock.net.loop_turns import LoopTurns
     from penstock.net.send_queue import Buffer, QueuedEntries
     from penstock.storage.compacted import CompactedLedger
     from penstock.storage.cursor import Cursor
@@ -241,6 +243,8 @@ class SubscribedTopic(Protocol):
     @property
     def delays(self) -> bool: ...
     @property
+    def dispatch_waits(self) -> Durations: ...  # from when an entry is durable until it is sent; of its namespace
+    @property
     def delayed(self) -> DelayedMessages | None: ...
 
     @property
@@ -365,6 +369,7 @@ class DispatchServices:
     long_keys: KeyHashes
     cursors: Cursors
     properties: Callable[[str, str], Mapping[str, str]]  # stored ones, by topic and subscription name
+    turn: LoopTurns  # the time of all that happens in it: no dispatch looks at a clock
 
 
 class Consumer:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.broker.subscriptions.pending_acks import Undelivered
     from penstock.broker.subscriptions.state import SubscriptionState
     from penstock.core.clock import Clock
+    from penstock.net.loop_turns import LoopTurns
     from penstock.storage.cursor import Cursor
     from penstock.storage.results import Batch
 
@@ -89,11 +90,12 @@ CONSECUTIVE_MIN: Final = 100
 class Delivery:
     """Delivers batches of one subscription. A row range `row..stop-1` always refers to a batch."""
 
-    __slots__ = ("_clock", "_state", "entry_messages")
+    __slots__ = ("_clock", "_state", "_turn", "entry_messages")
 
-    def __init__(self, state: SubscriptionState, clock: Clock) -> None:
+    def __init__(self, state: SubscriptionState, clock: Clock, turn: LoopTurns) -> None:
         self._state = state
         self._clock = clock
+        self._turn = turn
         self.entry_messages = 1  # approximate, of the last delivered entry
 
     # -- batches ------------------------------------------------------------------------------------------------------
@@ -109,7 +111,9 @@ class Delivery:
             stop = min(stop, row + dispatcher.rows_max(ready))
             counts = wanted_counts(state.undelivered, batch, row, stop)
         rows = range(row, stop) if state.view is None else undelayed_rows(state, batch, row, stop)
-        row, _ = self.perform(dispatcher, dispatcher.plan(batch, rows, stop, counts, ready), batch, counts)
+        row, entries = self.perform(dispatcher, dispatcher.plan(batch, rows, stop, counts, ready), batch, counts)
+        if entries and batch.durable_ns > state.rewound_ns:
+            state.topic.dispatch_waits.observe(self._turn.began_ns - batch.durable_ns, entries)
         if row and batch.entry_ids[row - 1] >= state.read_entry_id:
             state.read_entry_id = batch.entry_ids[row - 1] + 1
         return row

@@ -179,6 +179,7 @@ class LogReading:
             self._retry.cancel()
             self._try_again()
         state.read_entry_id = state.cursor.mark_delete + 1
+        state.rewound_ns = self._services.turn.began_ns
         if state.view is not None:
             state.view.rewind()
 

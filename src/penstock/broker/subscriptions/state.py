@@ -68,6 +68,7 @@ class SubscriptionState:
         "places",
         "read_entry_id",
         "replicator",
+        "rewound_ns",
         "through_proxy",
         "topic",
         "undelivered",
@@ -80,6 +81,7 @@ class SubscriptionState:
         self.cursor = cursor
         self.pending: PendingAcks | None = None  # of open transactions; None without any
         self.undelivered: Cursor | Undelivered = cursor  # what dispatch asks for entries to deliver
+        self.rewound_ns = 0  # turn in which the read position was moved back: what is older was perhaps sent before
         self.durable = durable
         self.memory = CursorMemory(cursor, memory, topic.ledger_id)
         self.kind: int = EXCLUSIVE

@@ -203,7 +203,7 @@ class Subscription(SubscriptionState):
         self._services = services
         self._scheduled = False
         self.reading = LogReading(self, services, self.wake)
-        self._delivery = Delivery(self, services.clock)
+        self._delivery = Delivery(self, services.clock, services.turn)
         self._new_entries = NewEntries(self, services, self.reading, self._delivery)
         self._redelivery = Redelivery(self, services, self.reading, self._delivery)
         self._acknowledging = Acknowledging(self, services)

@@ -43,6 +43,7 @@ class EncodedBatch(Batch):
 
     def __init__(self, batch: Batch, data: bytes, offsets: list[int], consumer: tuple[int, int | None]) -> None:
         super().__init__(batch.ledger_id, batch.entry_ids, data, offsets, batch.lengths, batch.message_counts)
+        self.durable_ns = batch.durable_ns
         self.consumer = consumer  # id and epoch
         self.header_bytes = offsets[0]
 

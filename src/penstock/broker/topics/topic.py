@@ -81,6 +81,7 @@ class TopicServices:
     dispatch: DispatchServices
     policies_of: Callable[[TopicName], EffectivePolicies]
     publish_times: DurationsByName  # by namespace
+    dispatch_waits: DurationsByName  # likewise
     replication_changed: Callable[[Topic], None]  # called when policies may have changed
     reports_topic: str  # full name of the one on which brokers report to each other
     message_bytes_max: int  # of all topics; the policies of a topic may set a lower limit
@@ -110,6 +111,7 @@ class Topic:
         "deduplication",
         "delayed",
         "dispatch_limiter",
+        "dispatch_waits",
         "ended",
         "entries_in",
         "fenced",
@@ -157,6 +159,7 @@ class Topic:
         self.partition = name.partition
         self.policies = services.policies_of(name)
         self.publish_times = services.publish_times.of(str(name.namespace_name))
+        self.dispatch_waits = services.dispatch_waits.of(str(name.namespace_name))
         self.ledger_id = ledger_id
         self.first_entry_id = first_entry_id
         # When the last subscription was deleted, all had acknowledged the entries before this. Not stored: a topic

@@ -29,14 +29,21 @@ function Health({ seen }) {
   const all = [...(seen.proxy ? [{ ...seen.proxy, title: "This proxy" }] : []), ...seen.brokers];
   const title = (one) => one.title ?? (seen.brokers.length > 1 ? `Broker ${one.broker}` : "The broker");
   const ill = all.filter((one) => one.status !== "ok");
+  const notes = html`<${Notes} all=${all} title=${title} />`;
   if (ill.length === 0 && seen.unanswered.length === 0) {
-    return all.length > 0 ? html`<p class="notice good">${all.length === 1 ? `${title(all[0])} is well.` : "All are well."}</p>` : null;
+    return all.length > 0 ? html`<p class="notice good">${all.length === 1 ? `${title(all[0])} is well.` : "All are well."}</p>${notes}` : null;
   }
-  return html`<div class="notice bad" role="alert">
+  return html`${notes}<div class="notice bad" role="alert">
     ${ill.map((one) => html`<p key=${title(one)}>${title(one)} is <${State} state=${one.status} />${one.reasons.length > 0 ? ":" : "."}</p>
       <ul>${one.reasons.map((reason) => html`<li key=${reason}><${Name} text=${reason} /></li>`)}</ul>`)}
     ${seen.unanswered.length > 0 && html`<p>${`Broker ${seen.unanswered.join(", ")} does not answer.`}</p>`}
   </div>`;
+}
+
+/** What will need somebody soon: certificates and tokens that expire. */
+function Notes({ all, title }) {
+  const noted = all.flatMap((one) => (one.notes ?? []).map((note) => [title(one), note]));
+  return noted.length > 0 && html`<ul class="notice warn">${noted.map(([of, note]) => html`<li key=${of + note}>${of}: <${Name} text=${note} /></li>`)}</ul>`;
 }
 
 const total = (all, name) => all.reduce((sum, one) => sum + (one[name] ?? 0), 0);
