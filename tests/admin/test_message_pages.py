@@ -9,6 +9,7 @@ from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
 import pulsar
+import pulsar.schema
 import pytest
 
 from penstock.core.hashing import java_string_hash
@@ -162,6 +163,64 @@ def test_a_value_that_is_no_json_is_hidden_where_fields_are_masked(
 ) -> None:
     client.create_producer(f"persistent://{topic}").send(b"card 4000")
     assert values(get(rest, topic)) == ["***"]
+
+
+# -- decoded by their schema
+
+
+class Payment(pulsar.schema.Record):  # type: ignore[misc]  # the client has no types
+    """What a client with a schema sends."""
+
+    number = pulsar.schema.Integer()
+    card = pulsar.schema.String()
+
+
+@pytest.fixture
+def payments(client: pulsar.Client, topic: str) -> str:
+    """A topic with two values in Avro."""
+    producer = client.create_producer(f"persistent://{topic}", schema=pulsar.schema.AvroSchema(Payment))
+    for number in (1, 2):
+        producer.send(Payment(number=number, card=f"400{number}"))
+    return topic
+
+
+def test_values_are_decoded_by_the_schema_of_their_producer_if_that_is_asked_for(
+    rest: httpx.Client, payments: str
+) -> None:
+    first, second = get(rest, payments, decoded=True)["messages"]
+    assert json.loads(first["value"]) == {"number": 1, "card": "4001"}
+    assert (first["schemaType"], first["schemaVersion"], second["size"]) == ("AVRO", 0, 8)
+    assert [json.loads(one)["number"] for one in values(get(rest, payments, decoded=True, text="4002"))] == [2]
+    cut = get(rest, payments, decoded=True, shown=5)["messages"][0]
+    assert (cut["value"], cut["cut"]) == (first["value"][:5], True)
+    stored = get(rest, payments)["messages"][0]
+    assert "schemaType" not in stored
+    assert "4001" in (stored.get("value") or "") or "valueBase64" in stored
+
+
+@pytest.mark.usefixtures("masked")
+def test_fields_of_decoded_values_are_masked_and_what_is_not_decoded_is_hidden(
+    rest: httpx.Client, payments: str
+) -> None:
+    assert [json.loads(one) for one in values(get(rest, payments, decoded=True))] == [
+        {"number": 1, "card": "***"},
+        {"number": 2, "card": "***"},
+    ]
+    assert get(rest, payments, decoded=True, text="4002")["messages"] == []
+    assert values(get(rest, payments)) == ["***", "***"]
+
+
+def test_a_value_that_is_not_what_its_schema_says_is_shown_with_the_reason(
+    client: pulsar.Client, rest: httpx.Client, payments: str
+) -> None:
+    sent = rest.post(f"{MESSAGES}/{payments}", json={"valueBase64": b64encode(b"\xff").decode()})
+    assert sent.status_code == 409 or sent.is_success, sent.text
+    schema = pulsar.schema.AvroSchema(Payment)
+    schema.encode = lambda _value: b"\xff"
+    client.create_producer(f"persistent://{payments}", schema=schema).send(Payment(number=1, card=""))
+    last = get(rest, payments, decoded=True)["messages"][-1]
+    assert last["valueBase64"] == b64encode(b"\xff").decode()
+    assert last["undecoded"] == "it ends before what the schema describes"
 
 
 # -- sending

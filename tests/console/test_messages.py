@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pulsar
+import pulsar.schema
 import pytest
 
 from penstock.testing.tokens import token
@@ -207,3 +208,50 @@ def test_another_tenant_reads_nothing(guarded_window: Window) -> None:
     guarded_window.show("/messages", {"name": "persistent://other/orders/secret"})
     guarded_window.page.until("document.querySelector('[role=alert]') !== null")
     assert "Position" not in guarded_window.text()
+
+
+# -- decoded
+
+
+class Parcel(pulsar.schema.Record):  # type: ignore[misc]  # the client has no types
+    """What a client with a schema sends."""
+
+    number = pulsar.schema.Integer()
+    to = pulsar.schema.String()
+
+
+def test_values_are_shown_decoded_by_their_schema(window: Window, shop: OpenShop) -> None:
+    topic = shop.filled("decoded", "s", 0)
+    producer = shop.client.create_producer(topic, schema=pulsar.schema.AvroSchema(Parcel))
+    producer.send(Parcel(number=7, to="<b>Ann</b>"))
+    window.show("/messages", {"name": topic, "text": "ann"})
+    window.until_shown('{"number":7,"to":"<b>Ann</b>"}')
+    window.click("Message ", "button")
+    window.until_shown('"number": 7,\n')
+    window.until_shown("AVRO, version 0")
+    assert window.complaints() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            '{"a":12345678901234567890,"b":[1,{}],"c":"x{,"}',
+            '{\n  "a": 12345678901234567890,\n  "b": [\n    1,\n    {}\n  ],\n  "c": "x{,"\n}',
+        ),
+        ('{"a":', '{"a":'),
+        ("plain, text", "plain, text"),
+        ("7", "7"),
+    ],
+)
+def test_json_is_laid_out_without_being_written_anew(window: Window, text: str, shown: str) -> None:
+    window.show("/settings")
+    script = f"import('/console/format.js').then(({{ indented }}) => indented({json.dumps(text)}))"
+    assert window.page.evaluate(script) == shown
+
+
+def test_lists_in_lists_do_not_become_blanks(window: Window) -> None:
+    window.show("/settings")
+    lists = "'['.repeat(5000) + '1' + ']'.repeat(5000)"
+    script = f"import('/console/format.js').then(({{ indented }}) => indented({lists}).length)"
+    assert window.page.evaluate(script) < 700_000

@@ -10,9 +10,11 @@ Where: `routes.message_pages`. Runs on a thread, not on a loop.
 
 from __future__ import annotations
 
+import contextlib
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from penstock.admin.decoding import PAGE_CHARACTERS_MAX
 from penstock.core.errors import UnsupportedVersion
 from penstock.core.position import Position
 from penstock.core.units import MIB
@@ -24,6 +26,7 @@ from penstock.wire.messages import messages_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from penstock.admin.decoding import Decoder
     from penstock.broker.administration.message_admin import EntryPage, RawMessage
     from penstock.wire.masking import Mask
     from penstock.wire.messages import Message
@@ -46,6 +49,7 @@ class Wish(NamedTuple):
         mask: what is taken from messages, before the tests.
         value_bytes_max: of each value, and of the properties of each message; None: all of them.
         skip: messages of the first entry that an earlier page had.
+        decoder: makes text of values, before masks and tests; None: they stay as they are.
     """
 
     limit: int
@@ -53,6 +57,16 @@ class Wish(NamedTuple):
     mask: Mask
     value_bytes_max: int | None
     skip: int
+    decoder: Decoder | None = None
+
+
+def schema_versions(page: EntryPage) -> frozenset[bytes]:
+    """Return the versions of the topic's schema that entries of a page name."""
+    found = set()
+    for one in page.entries:
+        with contextlib.suppress(ProtocolError):
+            found.add(metadata.decode(one.entry).schema_version)
+    return frozenset(found)
 
 
 def fitting(page: EntryPage) -> tuple[EntryPage, int]:
@@ -80,17 +94,24 @@ def as_json(page: EntryPage, wish: Wish) -> Json:
             for index, message in enumerate(messages_in(one.entry, _position(one))):
                 if index < skip:
                     continue
-                if len(rows) >= wish.limit or looked_at >= LOOKED_AT_MAX or nbytes >= ANSWER_BYTES_MAX:
+                if len(rows) >= wish.limit or _is_enough(looked_at, nbytes, wish.decoder):
                     return _page(page, rows, looked_at, unreadable, _position(one), index)
                 looked_at += 1
-                seen = wish.mask.masked(message) if wish.mask else message
+                read, schema = wish.decoder.decoded(message) if wish.decoder is not None else (message, {})
+                seen = wish.mask.masked(read) if wish.mask else read
                 if all(test(seen) for test in wish.tests):
-                    row = _row(seen, len(message.value or b""), wish)
+                    row = _row(seen, len(message.value or b""), wish) | schema
                     nbytes += _row_bytes(row)
                     rows.append(row)
         except (ProtocolError, UnsupportedVersion):
             unreadable += 1
     return _page(page, rows, looked_at, unreadable, page.next, 0)
+
+
+def _is_enough(looked_at: int, nbytes: int, decoder: Decoder | None) -> bool:
+    """Whether a page ends here, whatever is wanted."""
+    decoded = decoder is not None and decoder.spent >= PAGE_CHARACTERS_MAX
+    return looked_at >= LOOKED_AT_MAX or nbytes >= ANSWER_BYTES_MAX or decoded
 
 
 def _page(page: EntryPage, rows: list[Json], looked_at: int, unreadable: int, following: Position, index: int) -> Json:

@@ -119,6 +119,7 @@ class MessageQuery(BaseModel):
     key: Searched = Field("", description="Only with such a key; * and ? stand for others")
     having: Searched = Field("", alias="property", description="Only with such a property: NAME=PATTERN")
     text: Searched = Field("", description="Only with this text in the value, in any case")
+    decoded: bool = Field(False, description="Decode values by the schema that their producer has named, as JSON")
     shown: int | None = Field(
         None, ge=0, le=SHOWN_BYTES_MAX, description="Bytes of each value and of its properties; not given: all"
     )
@@ -142,6 +143,9 @@ class MessageRow(Model):
     size: Count
     cut: bool | None = None
     encrypted: bool
+    schemaType: str | None = None  # noqa: N815 -- by which it is decoded, or would be
+    schemaVersion: Count | None = None  # noqa: N815
+    undecoded: str | None = None  # why it is shown as it is stored
     chunk: bool | None = None  # a piece of a message that was sent in several entries
 
 

@@ -107,3 +107,32 @@ export function quantile(boundsMs, counts, part) {
   }
   return Infinity;
 }
+
+// Lists in lists are not indented further: a thousand of them would be mostly blanks.
+const INDENTED_MAX = 30;
+
+/** JSON in lines; other texts as they are. Numbers and names stay as they were written: nothing is parsed and written anew. */
+export function indented(text) {
+  if (!/^\s*[{[]/.test(text)) return text;
+  try {
+    JSON.parse(text);
+  } catch {
+    return text;
+  }
+  let depth = 0;
+  const line = () => `\n${"  ".repeat(Math.min(depth, INDENTED_MAX))}`;
+  return text.replace(/"(?:[^"\\]|\\.)*"|[{[]\s*[}\]]|\s+|[{[\]},:]/g, (token) => {
+    if (token[0] === '"') return token;
+    if (token.trim() === "") return "";
+    if (token.length > 1) return token[0] + token.at(-1); // an empty object or list
+    if (token === "{" || token === "[") {
+      depth += 1;
+      return token + line();
+    }
+    if (token === "}" || token === "]") {
+      depth -= 1;
+      return line() + token;
+    }
+    return token === "," ? token + line() : ": ";
+  });
+}

@@ -44,6 +44,7 @@ class Message:
     deliver_at_ms: int = 0
     is_encrypted: bool = False
     is_chunk: bool = False  # a piece of a message that was sent in several entries
+    schema_version: bytes = b""
 
     def as_json(self) -> dict[str, Json]:
         """Return it as an object, without what it does not have."""
@@ -163,6 +164,7 @@ def _message(
         producer=about.producer_name,
         deliver_at_ms=about.deliver_at_time,
         is_encrypted=bool(about.encryption_keys),
+        schema_version=about.schema_version,
     )
 
 

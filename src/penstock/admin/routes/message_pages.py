@@ -18,6 +18,7 @@ from fastapi.responses import JSONResponse
 
 from penstock.admin import message_pages
 from penstock.admin import models_console as models
+from penstock.admin.decoding import VERSIONS_MAX, Decoder
 from penstock.admin.gateway import Ask
 from penstock.admin.http_memory import CHARGE
 from penstock.admin.message_pages import Wish
@@ -31,6 +32,7 @@ from penstock.wire.messages import Message, has_key, has_property, has_text
 if TYPE_CHECKING:
     from penstock.admin.access import Needs
     from penstock.admin.gateway import Gateway
+    from penstock.broker.administration.message_admin import EntryPage
 
 MESSAGES: Final = "/admin/v3/messages/{domain:domain}/{tenant}/{namespace}/{topic:local}"
 # Entries that one request reads to find messages of a kind.
@@ -88,9 +90,17 @@ def _add_page(router: APIRouter, ask: Ask, needs: Needs) -> None:
         charge = request.scope[CHARGE]
         # The entries, twice what they are when decompressed, and the answer as objects and as text.
         page, decompressed_bytes = message_pages.fitting(page)
-        await charge.charge_when_free(2 * decompressed_bytes + 4 * message_pages.ANSWER_BYTES_MAX)
-        wish = Wish(wanted.limit, tests, mask, wanted.shown, skip)
+        answers = 8 if wanted.decoded else 4  # decoded values are objects first
+        await charge.charge_when_free(2 * decompressed_bytes + answers * message_pages.ANSWER_BYTES_MAX)
+        decoder = await _decoder(ask, name, page) if wanted.decoded else None
+        wish = Wish(wanted.limit, tests, mask, wanted.shown, skip, decoder)
         return JSONResponse(await asyncio.to_thread(message_pages.as_json, page, wish))
+
+
+async def _decoder(ask: Ask, name: TopicName, page: EntryPage) -> Decoder:
+    """Return what decodes the values of a page: by the schemas that its entries name."""
+    versions = sorted(await asyncio.to_thread(message_pages.schema_versions, page))[:VERSIONS_MAX]
+    return Decoder(await ask(lambda broker: broker.schemas.by_version(name, versions)))
 
 
 def _start(begin: str, back: int) -> tuple[Start, int]:

@@ -15,7 +15,7 @@ from penstock.broker.schemas.schema_registry import strategy_of
 from penstock.core.errors import IncompatibleSchema, NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from penstock.broker.policies.policies import PolicyService
     from penstock.broker.schemas.schema_registry import SchemaRegistry, StoredSchema
@@ -43,6 +43,15 @@ class SchemaAdmin:
         """All versions since the schema was last deleted, oldest first."""
         self._check_namespace(name)
         return [_shown(stored) for stored in self._registry.versions(name)]
+
+    def by_version(self, name: TopicName, versions: Iterable[bytes]) -> dict[bytes, StoredSchema]:
+        """Return those of these versions that the topic has, by their bytes on the wire."""
+        found = {}
+        for version in versions:
+            stored = self._registry.version(name, int.from_bytes(version, "big")) if version else None
+            if stored is not None and stored.version_bytes == version:
+                found[version] = stored
+        return found
 
     async def post(self, name: TopicName, schema: Schema) -> int:
         """Add a schema if it is compatible; returns its version. Administrators may always add schemas.

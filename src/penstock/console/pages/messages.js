@@ -59,7 +59,7 @@ function OfTopic({ topic, values }) {
   const seen = usePolled(async (signal) => {
     const partitions = (await ask(`${topic.at}/partitions`, { signal })).partitions;
     if (partitions > 0) return { partitions };
-    const query = new URLSearchParams({ ...beginning(values), ...filters(values), limit: ROWS, shown: SHOWN_BYTES });
+    const query = new URLSearchParams({ ...beginning(values), ...filters(values), limit: ROWS, shown: SHOWN_BYTES, decoded: true });
     return { partitions, page: await ask(`${messagesAt(topic)}?${query}`, { signal }) };
   }, [topic.name], 3_600_000);
   const finish = (sentence) => {
@@ -145,7 +145,7 @@ function Tail({ topic, values, onOpen }) {
   const [state, setState] = useState({ rows: [], skipped: 0, looked: 0 });
   const from = useRef("latest");
   const { error } = usePolled(async (signal) => {
-    const query = new URLSearchParams({ from: from.current, ...filters(values), limit: 200, shown: SHOWN_BYTES });
+    const query = new URLSearchParams({ from: from.current, ...filters(values), limit: 200, shown: SHOWN_BYTES, decoded: true });
     const page = await ask(`${messagesAt(topic)}?${query}`, { signal });
     const far = page.behind > TAIL_BEHIND_MAX;
     from.current = far ? "latest" : page.next;
@@ -166,7 +166,7 @@ function OneDialog({ topic, row, onClose }) {
   const [state, setState] = useState({});
   useEffect(() => {
     const ended = new AbortController();
-    const query = new URLSearchParams({ from: row.id, limit: 1, shown: SHOWN_BYTES_MAX });
+    const query = new URLSearchParams({ from: row.id, limit: 1, shown: SHOWN_BYTES_MAX, decoded: true });
     ask(`${messagesAt(topic)}?${query}`, { signal: ended.signal }).then(
       (page) => ended.signal.aborted || setState({ one: page.messages[0] }),
       (error) => ended.signal.aborted || setState({ error }),
@@ -178,13 +178,14 @@ function OneDialog({ topic, row, onClose }) {
     ["Published", format.moment(one.publishTime)], ["Event time", one.eventTime && format.moment(one.eventTime)],
     ["Deliver at", one.deliverAt && format.moment(one.deliverAt)], ["Key", one.key ?? (one.keyBase64 && `${one.keyBase64} (base64)`)],
     ["Producer", one.producer],
+    ["Schema", one.schemaType && `${one.schemaType}, version ${one.schemaVersion}${one.undecoded ? `; not decoded: ${one.undecoded}` : ""}`],
   ].filter(([, value]) => value);
   return html`<${Dialog} title=${`Message ${row.id}`} onClose=${onClose}>
     ${error && html`<p class="notice bad" role="alert">${reason(error, MAY_READ)}</p>`}
     ${!one && !error && html`<p class="quiet" role="status">Asking …</p>`}
     ${one && html`
       <h3>${`Value, ${format.bytes(one.size)}${one.cut ? `; the first ${format.bytes(SHOWN_BYTES_MAX)}` : ""}${one.encrypted ? "; encrypted" : ""}${one.chunk ? "; a chunk of a larger message" : ""}${one.valueBase64 !== undefined ? "; no text, shown in base64" : ""}`}</h3>
-      <pre class="payload" tabindex="0"><bdi>${one.value === null ? "none: it deletes its key" : format.visibleLines(one.value ?? one.valueBase64)}</bdi></pre>
+      <pre class="payload" tabindex="0"><bdi>${one.value === null ? "none: it deletes its key" : format.visibleLines(one.cut ? (one.value ?? one.valueBase64) : format.indented(one.value ?? one.valueBase64))}</bdi></pre>
       ${one.properties && html`<h3>${`Properties${one.propertiesBytes ? `, the first of ${format.bytes(one.propertiesBytes)}` : ""}`}</h3>
         <${Table} label="Properties" rows=${Object.entries(one.properties)} rowKey=${([name]) => name} columns=${[
           { head: "Name", cell: ([name]) => html`<${Name} text=${name} />` },
