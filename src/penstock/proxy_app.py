@@ -252,6 +252,7 @@ class _Composition:
                 why=why,
                 stats=stats,
                 guard=_guard(settings, services),
+                consoles=http.consoles,
             )
             return proxy_api.build(requests, memory, inside, loop=self._loop, requests_max=http.requests_max)
 

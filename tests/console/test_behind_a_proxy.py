@@ -35,6 +35,17 @@ PAGES: Final[tuple[tuple[str, dict[str, str], str], ...]] = (
     ("/tenants", {}, "shop"),
     ("/settings", {}, "shown as"),
     ("/why", {}, "looked at"),
+    ("/why", {"of": "shop/orders/checkout"}, "looked at"),
+)
+# Texts of the pages before brokers of others.
+FOREIGN_TEXTS: Final[tuple[tuple[str, dict[str, str], str], ...]] = (
+    ("/overview", {}, "The cluster behind this proxy"),
+    ("/overview", {}, "has stored a message and received it again"),
+    ("/overview", {}, "Direct memory"),
+    ("/tenants", {}, "Resource groups of the cluster"),
+    ("/tenants", {}, "gold"),
+    ("/topic", {"name": CHECKOUT}, "its client has as many messages as it has asked for"),
+    ("/why", {"of": CHECKOUT}, "its client has as many messages as it has asked for"),
 )
 
 
@@ -81,7 +92,10 @@ def complaints_but_for(window: Window, *paths: str) -> list[dict[str, Any]]:
 def proxy(shop: OpenShop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
     """A proxy before the open broker."""
     log = tmp_path_factory.mktemp("proxy") / "proxy.log"
-    with ProxyProcess(shop.broker.url, ["--upstream-admin", shop.broker.admin_url], log_path=log) as process:
+    config = log.with_name("proxy.conf")
+    config.write_text(f"consoleClusters=the shop={shop.broker.admin_url},west=https://west.example.com:8443\n")
+    arguments = ["--config", str(config), "--upstream-admin", shop.broker.admin_url]
+    with ProxyProcess(shop.broker.url, arguments, log_path=log) as process:
         yield process
 
 
@@ -124,6 +138,32 @@ def test_before_other_brokers_the_pages_show_what_their_rest_tells(
     window.show(page, values)
     window.until_shown(text)
     assert complaints_but_for(window, *_OWN, _UNUSED) == []
+
+
+@pytest.mark.parametrize(("page", "values", "text"), FOREIGN_TEXTS)
+def test_before_other_brokers_there_are_panels_of_what_they_tell(
+    tab: Page, foreign_proxy: ProxyProcess, shop: OpenShop, page: str, values: dict[str, str], text: str
+) -> None:
+    groups = f"{shop.broker.admin_url}/admin/v2/resourcegroups/gold"
+    httpx.put(groups, json={"publishRateInMsgs": 250}, trust_env=False, timeout=60).raise_for_status()
+    window = Window(tab, foreign_proxy.admin_url)
+    window.show(page, values, width=TELEPHONE)
+    window.until_shown(text)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= TELEPHONE
+
+
+def test_the_head_leads_to_the_consoles_of_other_clusters(tab: Page, proxy: ProxyProcess, shop: OpenShop) -> None:
+    window = Window(tab, proxy.admin_url)
+    window.show("/topics", {"within": "shop/orders"}, width=TELEPHONE)
+    window.click("Cluster")
+    found = tab.evaluate("[...document.querySelectorAll('.clusters a')].map((one) => [one.innerText.trim(), one.href])")
+    assert found == [
+        ["the shop", f"{shop.broker.admin_url}/#/topics"],
+        ["west", "https://west.example.com:8443/#/topics"],
+    ]
+    window.click("the shop")
+    tab.until(f"location.origin === {shop.broker.admin_url!r}")
+    window.until_shown("checkout")
 
 
 def test_a_subscription_is_skipped_through_a_proxy(tab: Page, proxy: ProxyProcess, shop: OpenShop) -> None:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import gzip
+import html
+import json
 import re
 import subprocess
 import sys
@@ -113,6 +115,16 @@ async def test_a_browser_gets_the_page_and_a_program_what_it_got_before(http: ht
 )
 def test_html_is_preferred_by_who_names_it(accept: str, html: bool) -> None:
     assert prefers_html([(b"accept", accept.encode())]) is html
+
+
+async def test_the_page_leads_to_the_consoles_of_other_clusters_whatever_their_names_are() -> None:
+    consoles = [('"><script>', "https://west:8443")]
+    app = WithConsole(teapot, "broker", HttpMemory(), consoles)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://broker") as http:
+        page = (await http.get("/", headers={"accept": BROWSER})).text
+    assert "<script>" not in page.partition("<body>")[0].replace('<script src="', "")
+    (said,) = re.findall(r'data-consoles="([^"]*)"', page)
+    assert json.loads(html.unescape(said)) == [list(one) for one in consoles]
 
 
 @pytest.mark.parametrize("name", ["nothing.js", "../__init__.py", "..%2f__init__.py", "vendor", "vendor/"])

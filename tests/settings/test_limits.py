@@ -91,6 +91,23 @@ def test_a_change_of_live_settings_leaves_the_others_as_they_were() -> None:
     assert changed.changed({}).limits == start.limits
 
 
+def test_the_consoles_of_other_clusters_have_names_and_addresses() -> None:
+    shown = made_of(consoleClusters="the west=https://west.example.com:8443/,test=http://10.0.0.9:8080/console")
+    assert http_limits(shown, descriptors=1_000).consoles == (
+        ("the west", "https://west.example.com:8443"),
+        ("test", "http://10.0.0.9:8080/console"),
+    )
+    assert http_limits(made_of(), descriptors=1_000).consoles == ()
+
+
+@pytest.mark.parametrize(
+    "bad", ["https://west:8443", "west=west:8443", "x=javascript:alert(1)", "x=https://a b", "=http://a"]
+)
+def test_an_address_that_is_no_link_is_refused(bad: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"consoleClusters.*NAME=https://HOST:PORT"):
+        made_of(consoleClusters=bad)
+
+
 LISTENERS = "inside:pulsar://10.0.0.5:6650,inside:pulsar+ssl://10.0.0.5:6651,outside:pulsar://broker.example.com:16650"
 
 

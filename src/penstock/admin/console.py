@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import html
+import json
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -22,7 +24,7 @@ import penstock
 from penstock.admin.middleware import RequestMiddleware
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -41,6 +43,7 @@ _TYPES: Final = {
 # What the page says of the program that serves it.
 _SERVER: Final = b"{{server}}"
 _VERSION: Final = b"{{version}}"
+_CONSOLES: Final = b"{{consoles}}"
 # Nothing from elsewhere, nothing inline, no frame around it. The browser refuses the rest, whatever a page contains.
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -70,9 +73,22 @@ class _File(NamedTuple):
 class Console:
     """The application that serves the files."""
 
-    def __init__(self, server: Server, prefix: str, memory: HttpMemory | None = None) -> None:
-        """Read the files. Args: server: what serves them, which decides what the pages ask; prefix: of their paths."""
-        facts = {_SERVER: server.encode(), _VERSION: penstock.__version__.encode()}
+    def __init__(
+        self, server: Server, prefix: str, memory: HttpMemory | None = None, consoles: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        """Read the files.
+
+        Args:
+            server: what serves them, which decides what the pages ask.
+            prefix: of their paths.
+            memory: of requests.
+            consoles: name and URL of those of other clusters, which the head leads to.
+        """
+        facts = {
+            _SERVER: server.encode(),
+            _VERSION: penstock.__version__.encode(),
+            _CONSOLES: html.escape(json.dumps(consoles)).encode(),
+        }
         self._files = {
             f"{prefix}{path.relative_to(FOLDER).as_posix()}": _read(path, facts)
             for path in sorted(FOLDER.rglob("*"))

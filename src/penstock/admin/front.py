@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -27,11 +27,14 @@ class WithConsole:
     A client that does not prefer HTML gets the answer of the application at `/`, as it did before there was a console.
     """
 
-    def __init__(self, app: ASGIApp, server: Server, memory: HttpMemory) -> None:
-        """Args: server: what the application is, for the pages of the console."""
+    def __init__(
+        self, app: ASGIApp, server: Server, memory: HttpMemory, consoles: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        """Args: server: what the application is, for the pages of the console. consoles: of other clusters, by name."""
         self._app = app
         self._server: Server = server
         self._memory = memory
+        self._consoles = consoles
         self._console: ASGIApp | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -41,7 +44,7 @@ class WithConsole:
         if self._console is None:
             from penstock.admin.console import Console  # noqa: PLC0415 -- nobody may ever look
 
-            self._console = Console(self._server, CONSOLE, self._memory)
+            self._console = Console(self._server, CONSOLE, self._memory, self._consoles)
         await self._console(scope, receive, send)
 
 

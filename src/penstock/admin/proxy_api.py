@@ -32,7 +32,7 @@ from penstock.net.http_request import NoResponse
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -206,6 +206,7 @@ class Inside:
         why: explains why clients wait.
         stats: rates of connections and topics.
         guard: authenticates callers; None: the cluster does that.
+        consoles: of other clusters, by name.
     """
 
     snapshots: ProxySnapshots
@@ -215,6 +216,7 @@ class Inside:
     why: Why
     stats: ProxyStats
     guard: ProxyGuard | None = None
+    consoles: Sequence[tuple[str, str]] = ()
 
 
 class _PassedOn(Streamed):
@@ -314,7 +316,9 @@ def build(
     )
     guarded = app if inside.guard is None else inside.guard.around(app)
     # The files of the console are for everybody: what they ask for then is not.
-    return WithConsole(RequestMiddleware(guarded, memory=memory, requests_max=requests_max), "proxy", memory)
+    return WithConsole(
+        RequestMiddleware(guarded, memory=memory, requests_max=requests_max), "proxy", memory, inside.consoles
+    )
 
 
 def _nothing_at(path: str, inside: Inside) -> str:

@@ -43,12 +43,13 @@ STOP_OVERHEAD_S: Final = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpLimits:
-    """The limits of the admin ports."""
+    """The limits of the admin ports, and the consoles of other clusters that theirs leads to, by name."""
 
     connections_max: int = 64  # of both ports; further ones are closed
     requests_max: int = 64  # at a time; further ones get 503
     head_bytes_max: int = 16 * KIB
     entry_bytes_max: int = 5 * MIB + 64 * KIB  # the largest possible entry
+    consoles: tuple[tuple[str, str], ...] = ()
 
 
 class AdminServer:
@@ -112,7 +113,7 @@ class AdminServer:
 
                 return api.build(gateway, memory, requests_max=self.limits.requests_max, peers=peers)
 
-            return WithConsole(Probes(gateway, memory, rest), "broker", memory)
+            return WithConsole(Probes(gateway, memory, rest), "broker", memory, self.limits.consoles)
 
         self.start_with(application)
 

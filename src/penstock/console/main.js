@@ -24,6 +24,19 @@ const PAGES = [
   ["/settings", "Settings", Settings],
 ];
 
+// Consoles of other clusters: name and URL.
+const CONSOLES = JSON.parse(document.documentElement.dataset.consoles);
+// Pages that every cluster has; others name a topic or a tenant of this one.
+const COMMON = new Set(["/overview", "/topics", "/tenants", "/why", "/settings"]);
+
+/** Links to the consoles of other clusters. Each is a page of its own, with its own credentials. */
+function Clusters({ page, own }) {
+  if (CONSOLES.length === 0) return null;
+  return html`<details class="clusters"><summary>${own ? `Cluster ${own}` : "Clusters"}</summary><ul>
+    ${CONSOLES.map(([name, url]) => html`<li key=${name}><a rel="noopener noreferrer" href=${`${url}/#${COMMON.has(page) ? page : "/overview"}`}>
+      <bdi>${name}</bdi></a></li>`)}</ul></details>`;
+}
+
 /** The page that the address names, and its values. */
 function route() {
   const [page, query = ""] = location.hash.slice(1).split("?");
@@ -86,6 +99,7 @@ function Shell({ who, onSignOut }) {
       <nav aria-label="Pages"><ul>${PAGES.filter(([, name]) => name).map(([path, name]) => html`<li key=${path}>
         <${Link} to=${path} aria-current=${path === page || ((page === "/topic" || page === "/messages") && path === "/topics") ? "page" : undefined}>${name}<//></li>`)}
       </ul></nav>
+      <${Clusters} page=${page} own=${seen.data && (seen.data.brokers[0] ?? seen.data.proxy)?.cluster} />
       ${signedIn() && html`<p class="who"><bdi>${who.role ?? "signed in"}</bdi>
         <button type="button" class="plain" onClick=${onSignOut}>Sign out</button></p>`}
     </header>

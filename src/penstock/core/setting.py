@@ -350,6 +350,30 @@ def of_listener(item: str) -> tuple[str, str, str]:
     return match["name"], match["scheme"], match["url"]
 
 
+# Links to show; more would not be a menu any more.
+_LINKS_MAX: Final = 50
+_LINK: Final = re.compile(
+    r"(?P<name>[^=<>\x00-\x1f]{1,64})=(?P<url>https?://[A-Za-z0-9.\-\[\]:]+(/[A-Za-z0-9._~\-/]*)?)"
+)
+
+
+def links(text: str) -> tuple[str, ...]:
+    """Parse a list of `NAME=https://HOST:PORT`."""
+    items = names(text)
+    if len(items) > _LINKS_MAX:
+        raise ValueError(f"want {_LINKS_MAX} addresses at most, not {len(items)}")
+    for item in items:
+        if _LINK.fullmatch(item) is None:
+            raise ValueError(f"{item} is no NAME=https://HOST:PORT")
+    return items
+
+
+def of_link(item: str) -> tuple[str, str]:
+    """Return the name and the address of an item of `links`."""
+    name, _, url = item.partition("=")
+    return name.strip(), url.rstrip("/")
+
+
 port_number = whole(0, 65_535)
 
 

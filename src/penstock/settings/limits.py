@@ -17,7 +17,7 @@ from penstock.broker.access.rules import AccessRules
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.policies.policy_defaults import PolicyDefaults
 from penstock.core.service_urls import ServiceUrls
-from penstock.core.setting import of_listener
+from penstock.core.setting import of_link, of_listener
 from penstock.core.units import GIB, MIB, NS_PER_MS, NS_PER_S
 from penstock.net.listing_memory import TopicListLimits
 from penstock.net.socket_reader import ARENA_BYTES
@@ -187,6 +187,7 @@ def http_limits(settings: Settings, descriptors: int) -> HttpLimits:
         requests_max=settings.max_concurrent_http_requests,
         head_bytes_max=settings.http_max_request_header_bytes,
         entry_bytes_max=settings.frame_bytes_max,
+        consoles=tuple(map(of_link, settings.console_clusters)),
     )
 
 

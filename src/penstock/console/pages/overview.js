@@ -6,6 +6,7 @@ import { SERVER, ask, askIfAllowed, path } from "../api.js";
 import { Chain, Summary } from "../findings.js";
 import * as format from "../format.js";
 import { Chart, Link, Meter, Name, Panel, State, Table, Tiles, Waiting, usePolled, where } from "../parts.js";
+import { ForeignCluster } from "./foreign.js";
 
 export function Overview({ who, seen, history }) {
   if (!who.superuser) return html`<${OfTenants} who=${who} />`;
@@ -16,8 +17,9 @@ export function Overview({ who, seen, history }) {
     <${Health} seen=${data} />
     ${data.brokers.length > 0 && html`<${Traffic} brokers=${data.brokers} history=${history} />`}
     ${data.proxy && html`<${Proxy} proxy=${data.proxy} history=${history} alone=${data.brokers.length === 0} />`}
-    ${SERVER === "proxy" && data.brokers.length === 0 && html`<p class="notice">The brokers behind this proxy are not penstock, or you
-      may not see them: <${Link} to="/topics">topics<//> show what their REST API tells.</p>`}
+    ${who.foreign && html`<${ForeignCluster} />`}
+    ${SERVER === "proxy" && !who.foreign && data.brokers.length === 0 && html`<p class="notice">You may not see the brokers behind this proxy, or
+      they do not answer: <${Link} to="/topics">topics<//> show what their REST API tells.</p>`}
     <${Now} seen=${data} />
     ${data.proxy && html`<${Memory} of="this proxy" rows=${data.proxy.memory} resident=${data.proxy.residentBytes} />`}
     ${data.brokers.map((one) => html`<${Memory} key=${one.broker} rows=${one.memory} resident=${one.residentBytes}

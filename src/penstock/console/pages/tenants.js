@@ -6,6 +6,7 @@ import { ask, askIfAllowed, forEach, path } from "../api.js";
 import * as format from "../format.js";
 import { groupKey } from "../history.js";
 import { Link, Meter, Name, Panel, Table, Tiles, Waiting, usePolled, where } from "../parts.js";
+import { ForeignGroups } from "./foreign.js";
 
 const ROWS = 50;
 // Namespaces whose groups are asked for, one by one.
@@ -17,7 +18,8 @@ export function Tenants({ values, who, seen, history }) {
     ${who.superuser && !who.foreign
       ? html`<${Listed} values=${values} />`
       : html`<${Named} who=${who} />`}
-    ${seen.data && html`<${Quotas} seen=${seen.data} history=${history} />`}`;
+    ${who.foreign && html`<${ForeignGroups} />`}
+    ${seen.data && html`<${Quotas} seen=${seen.data} history=${history} foreign=${who.foreign} />`}`;
 }
 
 function Listed({ values }) {
@@ -115,7 +117,7 @@ function Tenant({ name }) {
 }
 
 /** The quotas of resource groups: what is allowed, what is used of it, and how it is shared. */
-function Quotas({ seen, history }) {
+function Quotas({ seen, history, foreign }) {
   const members = seen.brokers.length > 0 ? seen.brokers : seen.proxy ? [seen.proxy] : [];
   const rows = new Map();
   for (const member of members) {
@@ -138,8 +140,8 @@ function Quotas({ seen, history }) {
       && html`<${Meter} used=${rate} limit=${quota} label=${`${row.traffic} of ${row.group}`} />`}`;
   };
   const more = members.reduce((sum, one) => sum + Math.max(0, one.groupsCount - one.groups.length / 2), 0);
-  return html`<${Panel} id="quotas" title="Quotas of resource groups"
-      note="In force for all brokers together. A share is the part that one of them may use now.">
+  return html`<${Panel} id="quotas" title=${foreign ? "Quotas that this proxy keeps" : "Quotas of resource groups"}
+      note=${`In force for all ${foreign ? "proxies" : "brokers"} together. A share is the part that one of them may use now.`}>
     <${Table} label="Quotas of resource groups" rows=${list} rowKey=${groupKey} empty="No tenant or namespace with topics in use is attached to a group." columns=${[
       { head: "Group", cell: (row) => html`<${Name} text=${row.group} />` },
       { head: "Traffic", cell: (row) => row.traffic },

@@ -6,6 +6,7 @@ import { SERVER, ask, askIfAllowed, topicOf } from "../api.js";
 import { Chain, Summary } from "../findings.js";
 import * as format from "../format.js";
 import { Chart, Link, Name, Panel, Table, Tiles, Waiting, usePolled, where } from "../parts.js";
+import { merged, told } from "../told.js";
 import { ClearDialog, PeekDialog, ResetDialog, SkipDialog } from "./topic_actions.js";
 
 const EVERY_MS = 3_000;
@@ -20,13 +21,20 @@ export function TopicPage({ values, who }) {
 }
 
 /** The statistics of a topic, of all partitions in sum if it has some, and of each. */
-async function look(topic, lines, signal) {
+export async function statsOf(topic, signal) {
   const partitions = (await ask(`${topic.at}/partitions`, { signal })).partitions;
   const stats = partitions > 0
     ? await ask(`${topic.at}/partitioned-stats?perPartition=true&subscriptionBacklogSize=true`, { signal })
     : await ask(`${topic.at}/stats?subscriptionBacklogSize=true`, { signal });
-  lines.add(stats);
   return { stats, partitions };
+}
+
+/** The same, noted in `lines`; behind a proxy with what they tell of waits, which the broker is not asked itself. */
+async function look(topic, lines, signal) {
+  const { stats, partitions } = await statsOf(topic, signal);
+  const theirs = SERVER === "proxy" ? told(topic.name, stats, lines.stats) : null;
+  lines.add(stats);
+  return { stats, partitions, theirs };
 }
 
 /** Rates and backlog since the page was opened. */
@@ -37,9 +45,11 @@ class Lines {
     this.out = [];
     this.backlog = [];
     this.before = null;
+    this.stats = undefined; // of the look before
   }
 
   add(stats) {
+    this.stats = stats;
     const now = { atMs: Date.now(), in: stats.msgInCounter, out: stats.msgOutCounter };
     const before = this.before;
     this.before = now;
@@ -69,7 +79,8 @@ function OfTopic({ topic, foreign }) {
     setDone(null);
     setDialog({ Opened, subscription });
   };
-  const { stats, partitions } = seen.data ?? {};
+  const { stats, partitions, theirs } = seen.data ?? {};
+  const waits = merged(why.data ?? null, theirs ?? null);
   const parent = /^(.+)-partition-(\d+)$/.exec(topic.name);
   return html`<h1><${Name} text=${topic.local} /></h1>
     <p class="quiet"><${Name} text=${topic.name} />${parent && html` · <${Link} to=${where("/topic", { name: parent[1] })}>all partitions<//>`}
@@ -92,8 +103,8 @@ function OfTopic({ topic, foreign }) {
           : html`<${Link} to=${where("/messages", { name: topic.name })}>Messages: look, live tail, send, export, redrive<//>`}</p>
       <//>
       <${Subscriptions} stats=${stats} onOpen=${open} />
-      ${why.data && why.data.findings.length > 0 && html`<${Panel} id="why" title="Why it waits"><${Summary} explanation=${why.data} />
-        <${Chain} explanation=${why.data} /><//>`}
+      ${waits?.findings.length > 0 && html`<${Panel} id="why" title="Why it waits"><${Summary} explanation=${waits} />
+        <${Chain} explanation=${waits} /><//>`}
       ${partitions > 0 && html`<${Partitions} stats=${stats} />`}
       <${Producers} stats=${stats} />
       <${Consumers} stats=${stats} />`}

@@ -7,7 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.broker.limit_rows import ConnectionLimits
-from penstock.core.setting import choice, dynamic, listeners, names, port_number, port_or_none, row, switch, whole
+from penstock.core.setting import (
+    choice,
+    dynamic,
+    links,
+    listeners,
+    names,
+    port_number,
+    port_or_none,
+    row,
+    switch,
+    whole,
+)
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -52,6 +63,13 @@ class Network:
         "<none>",
         "Port for metrics, health and administration with TLS, usually 8443; opened if it is set.",
         flag="--admin-tls-port",
+    )
+    console_clusters: tuple[str, ...] = row(
+        "consoleClusters",
+        links,
+        (),
+        "Admin ports of other clusters, whose consoles the head of this one leads to: "
+        "`west=https://west.example.com:8443,test=http://10.0.0.9:8080`. Everybody who can open the console sees them.",
     )
     advertised_listeners: tuple[str, ...] = row(
         "advertisedListeners",
