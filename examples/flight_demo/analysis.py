@@ -19,6 +19,7 @@ The queries, one after the other:
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from py4j.protocol import Py4JError
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from examples.flight_demo.findings import Meanwhile
     from examples.flight_demo.flights import Year
     from examples.flight_demo.queries import Progress
     from examples.flight_demo.screen import Screen
@@ -68,7 +70,11 @@ def plainly(text: str) -> str:
 class Analysis:
     """One run of the act, on a broker that holds what act one published."""
 
-    def __init__(self, broker: BrokerProcess, year: Year, directory: Path, page: Path, screen: Screen) -> None:
+    def __init__(
+        self, broker: BrokerProcess, year: Year, directory: Path, page: Path, screen: Screen, meanwhile: Meanwhile
+    ) -> None:
+        """Args: meanwhile: what the broker went through in the acts before."""
+        self.meanwhile = meanwhile
         self.broker, self.year, self.directory, self.page, self.screen = broker, year, directory, page, screen
         self.total = len(year.flights)
         self.report = Report(f"The pipeline: {self.total:,} flights through Spark, and back")
@@ -231,6 +237,7 @@ class Analysis:
     def write_page(self, flown: DataFrame, hours: DataFrame) -> None:
         """Draw the page."""
         findings = gather.findings(flown, hours, self.movements, self.report.checks)
+        findings = replace(findings, meanwhile=self.meanwhile)
         self.report.check(
             findings.total.flights == self.total == total(findings.destinations.values()).flights,
             "the plots on the page add up to all flights",

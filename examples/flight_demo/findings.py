@@ -91,6 +91,46 @@ class Movement:
         return self.rows_in / max(self.elapsed_s, 0.001)
 
 
+class Look(NamedTuple):
+    """What an act looked like at one moment."""
+
+    at_s: float  # since the act began
+    pool_bytes: int  # of request memory in use
+    resident_bytes: int  # of the broker's process
+    muted: int  # connections that are not read
+    published: tuple[int, ...] = ()  # flights so far, of each airline that shares the quota
+
+
+@dataclass(frozen=True, slots=True)
+class Flooded:
+    """The flood: what was sent into a small pool of request memory."""
+
+    connections: int
+    sent_bytes: int
+    pool_bytes: int
+    ceiling_bytes: int  # of the pool, with one frame that may be finished
+    looks: list[Look]
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A quota that airlines share: flights per second, and why they waited, in the words of `penstock why`."""
+
+    per_s: int
+    airlines: tuple[str, ...]
+    looks: list[Look]
+    words: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Meanwhile:
+    """What the broker went through while the flights passed."""
+
+    flooded: Flooded
+    shared: Shared
+    killed: str  # what became of the consumer that was killed, in a sentence
+
+
 @dataclass(frozen=True, slots=True)
 class Findings:
     """Everything on the page."""
@@ -106,6 +146,7 @@ class Findings:
     movements: list[Movement]
     checks: list[Check]
     versions: str
+    meanwhile: Meanwhile | None = None  # None: nobody has looked
 
     @property
     def total(self) -> Delays:

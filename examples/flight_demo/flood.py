@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from examples.flight_demo import flooders
 from examples.flight_demo.board import Act, Board
+from examples.flight_demo.findings import Flooded
 from examples.flight_demo.flooders import CONNECTIONS, FLOOD, MESSAGE_BYTES, READER
 from examples.flight_demo.observe import MIB, Observer
 from examples.flight_demo.people import Crew, wait_until
@@ -20,6 +21,7 @@ from examples.flight_demo.report import Report, mib
 from examples.flight_demo.screen import Row
 
 if TYPE_CHECKING:
+    from examples.flight_demo.findings import Look
     from examples.flight_demo.screen import Screen
     from penstock.testing.process import BrokerProcess
 
@@ -52,6 +54,12 @@ class Flood:
         self.report = Report(f"The flood: {CONNECTIONS} connections, {size_mib:,} MiB, a pool of {mib(POOL_BYTES)}")
         self.begun_s = self.elapsed_s = self.read_s = 0.0
         self.idle_rss_bytes = self.rss_bytes_max = 0
+        self.flooded: list[Look] = []
+
+    @property
+    def findings(self) -> Flooded:
+        """What the page shows of it."""
+        return Flooded(CONNECTIONS, self.total * MESSAGE_BYTES, POOL_BYTES, CEILING_BYTES, self.flooded)
 
     def run(self) -> Report:
         """Play the act to its end, whatever happens in it."""
@@ -71,9 +79,12 @@ class Flood:
         self.idle_rss_bytes = self.observer.rss_bytes
         self.board.act = Act.BEGIN
         self.begun_s = time.monotonic()
+        self.observer.begin()
+        self.observer.note()
         self.wait_for(crew, FLOOD)
         self.elapsed_s = time.monotonic() - self.begun_s
         self.wait_for_empty_pool()
+        self.flooded = list(self.observer.history)
         self.rss_bytes_max = self.observer.rss_bytes_max
         self.board.act = Act.READ_BACK
         begun_s = time.monotonic()
@@ -90,6 +101,7 @@ class Flood:
             if track.handled != moved:
                 moved_s, moved = time.monotonic(), track.handled
             self.observer.look()
+            self.observer.note()
             self.draw()
             wait_until(lambda: track.handled == self.total, LOOK_EVERY_S)
 
@@ -100,6 +112,7 @@ class Flood:
         while self.observer.pool_used_bytes and time.monotonic() < deadline_s:
             time.sleep(LOOK_EVERY_S)
             self.observer.look()
+            self.observer.note()
 
     def draw(self) -> None:
         """Show how far the flood has come and how high it stands."""

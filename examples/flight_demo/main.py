@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from rich.console import Console
 
+from examples.flight_demo.findings import Meanwhile
 from examples.flight_demo.flights import FlightsMissing, read_flights
 from examples.flight_demo.flood import CONFIGURATION, Flood
 from examples.flight_demo.replay import RECORDING, Replay
@@ -100,19 +101,17 @@ def _run(options: argparse.Namespace, directory: Path, console: Console) -> list
     recording = directory / "replay.conf"
     recording.write_text(RECORDING)
     kept = BrokerProcess(directory / "replay", ["--config", str(recording)])
+    flooded = BrokerProcess(directory / "flood", ["--config", str(configuration)])
     with Screen(console) as screen:
-        reports = [
-            _with_broker(kept, lambda broker: Replay(broker, year, _duration_s(year), screen).run()),
-            _with_broker(
-                BrokerProcess(directory / "flood", ["--config", str(configuration)]),
-                lambda broker: Flood(broker, messages, screen).run(),
-            ),
-        ]
+        replay, flood = Replay(kept, year, _duration_s(year), screen), Flood(flooded, messages, screen)
+        reports = [_with_broker(kept, replay.run), _with_broker(flooded, flood.run)]
         if not options.core:
             from examples.flight_demo.analysis import Analysis
 
             page = options.page.resolve()
-            reports.append(_with_broker(kept, lambda broker: Analysis(broker, year, directory, page, screen).run()))
+            meanwhile = Meanwhile(flood.findings, replay.shared, replay.fate)
+            analysis = Analysis(kept, year, directory, page, screen, meanwhile)
+            reports.append(_with_broker(kept, analysis.run))
     return reports
 
 
@@ -128,10 +127,10 @@ def _find_spark() -> None:
         raise SparkMissing(f"{error}, or leave Spark out with --core") from error
 
 
-def _with_broker(broker: BrokerProcess, act: Callable[[BrokerProcess], Report]) -> Report:
+def _with_broker(broker: BrokerProcess, act: Callable[[], Report]) -> Report:
     """Play an act and see how its broker ends."""
     with broker:
-        report = act(broker)
+        report = act()
         status = broker.stop()
     report.check(status == 0, "the broker ended cleanly when it was told to", f"exit status {status}")
     return report

@@ -8,12 +8,16 @@ Where: the main process keeps one `Observer` for each act and looks several time
 
 from __future__ import annotations
 
+import json
+import time
+import urllib.request
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPException
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.process import metrics, usage
+from examples.flight_demo.findings import Look
 
 if TYPE_CHECKING:
     from penstock.testing.process import BrokerProcess
@@ -34,6 +38,18 @@ class Observer:
     depleted_percent_max: float = 0.0
     rss_bytes: int = 0  # resident memory of the process
     rss_bytes_max: int = 0  # the most that the kernel ever saw
+    history: list[Look] = field(default_factory=list)  # since `begin`
+    begun_s: float = 0.0
+
+    def begin(self) -> None:
+        """Forget what was seen: the act begins now."""
+        self.history.clear()
+        self.begun_s = time.monotonic()
+
+    def note(self, published: tuple[int, ...] = ()) -> None:
+        """Remember what was seen last."""
+        at_s = time.monotonic() - self.begun_s
+        self.history.append(Look(at_s, self.pool_used_bytes, self.rss_bytes, self.muted, published))
 
     def look(self) -> None:
         """Read metrics and memory once more. A page that does not come in time is only missed."""
@@ -49,6 +65,14 @@ class Observer:
             self.muted_max = max(self.muted_max, self.muted)
             percent = self.latest.get("MemoryPoolAvgDepletedPercent", 0.0)
             self.depleted_percent_max = max(self.depleted_percent_max, percent)
+
+    def why(self, tenant: str) -> list[dict[str, Any]]:
+        """What makes a tenant's messages wait now, as the broker says. Raises OSError."""
+        url = f"{self.broker.admin_url}/admin/v3/why/tenants/{tenant}"
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(url, timeout=SCRAPE_TIMEOUT_S) as answer:
+            found: list[dict[str, Any]] = json.load(answer)["findings"]
+        return found
 
     @property
     def pool_used_bytes(self) -> int:

@@ -8,13 +8,16 @@ from the board whether each kind of consumer got what it was promised.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from http.client import HTTPException
+from typing import TYPE_CHECKING, Any, Final
 
 from examples.flight_demo import consumers, publisher
 from examples.flight_demo.board import Act, Board
 from examples.flight_demo.consumers import AUDIT, DESKS, WORKERS
+from examples.flight_demo.findings import Shared
 from examples.flight_demo.flights import NAMESPACE
 from examples.flight_demo.observe import Observer
 from examples.flight_demo.people import Crew, wait_until
@@ -38,9 +41,17 @@ READY_TIMEOUT_S: Final = 30.0
 # Nobody has handled a flight for so long: it is stuck. A busy machine may take as long as it needs.
 PATIENCE_S: Final = 60.0
 LOOK_EVERY_S: Final = 0.25
+# Explanations that the page shows.
+WORDS_MAX: Final = 3
 TAKEOVER_TIMEOUT_S: Final = 10.0
 # After the last flight, so long may something turn up that should not.
 QUIET_S: Final = 0.5
+
+
+def in_words(finding: dict[str, Any]) -> str:
+    """Return what `/admin/v3/why` has found, as `penstock why` says it."""
+    numbers = ", ".join(f"{name} {value:,}" for name, value in finding["numbers"].items())
+    return f"{finding['what']} waits: {finding['limit']}. {numbers}. Lifted when: {finding['liftedBy']}."
 
 
 class Replay:
@@ -56,6 +67,8 @@ class Replay:
         self.handed_over: list[int] = []  # airlines the killed desk had been active for
         self.takeover_s: float | None = None
         self.begun_s = self.elapsed_s = 0.0
+        self.largest = sorted(year.airlines, key=lambda airline: -len(year.by_airline[airline]))[:QUOTA_AIRLINES]
+        self.words: list[str] = []  # why the broker made airlines wait
         self.moved_s, self.moved = 0.0, 0  # when anybody was last seen to have handled a flight, and how many had been
 
     def run(self) -> Report:
@@ -75,8 +88,7 @@ class Replay:
         for airline in year.airlines:
             make_namespace(self.broker.admin_port, year.tenant(airline), NAMESPACE)
         # The two largest airlines share a quota, which their rush hours come close to.
-        largest = sorted(year.airlines, key=lambda airline: -len(year.by_airline[airline]))[:QUOTA_AIRLINES]
-        make_group(self.broker.admin_port, GROUP, QUOTA, [year.tenant(airline) for airline in largest])
+        make_group(self.broker.admin_port, GROUP, QUOTA, [year.tenant(airline) for airline in self.largest])
         crew.hire(AUDIT, partial(consumers.audit, url, year, board))
         crew.hire("workers", partial(consumers.work, url, year, board))
         for name in DESKS:
@@ -87,8 +99,9 @@ class Replay:
         """Give the word, and draw until all is done, or nothing more will come."""
         self.board.act = Act.BEGIN
         self.begun_s = time.monotonic()
+        self.observer.begin()
         while not self.complete and not self.hopeless(crew):
-            self.observer.look()
+            self.look()
             if self.killed is None and self.done_by(DESKS) * 2 >= self.total:
                 self.kill_a_desk(crew)
             self.draw()
@@ -97,6 +110,31 @@ class Replay:
         self.draw()
         time.sleep(QUIET_S)
         self.observer.look()
+
+    def look(self) -> None:
+        """See how the broker is, how far the airlines with a quota are, and what it says if they wait."""
+        self.observer.look()
+        published = self.board.tracks[publisher.NAME].next
+        self.observer.note(tuple(published[self.year.airlines.index(airline)] for airline in self.largest))
+        if len(self.words) < WORDS_MAX and self.observer.latest.get("penstock_resource_group_waiting", 0):
+            with suppress(OSError, HTTPException):
+                found = self.observer.why(self.year.tenant(self.largest[0]))
+                self.words += [in_words(one) for one in found if one["reason"] == "group-quota"][:1]
+
+    @property
+    def shared(self) -> Shared:
+        """What the page shows of the quota."""
+        return Shared(QUOTA, tuple(self.largest), list(self.observer.history), self.words)
+
+    @property
+    def fate(self) -> str:
+        """What became of the desk that was killed, in a sentence."""
+        if self.killed is None or self.takeover_s is None:
+            return "No desk was killed."
+        return (
+            f"{self.killed} was killed with SIGKILL while it handled {len(self.handed_over)} airlines; the other desk "
+            f"went on with them after {self.takeover_s * 1000:,.0f} ms, and no flight was lost."
+        )
 
     def hopeless(self, crew: Crew) -> bool:
         """Whether going on would prove nothing: a fault was seen, somebody is gone, or nothing moves any more."""

@@ -4,18 +4,15 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, date, datetime, timedelta
-from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
-from examples.flight_demo.findings import Delays, Findings, Lag, Movement, Place, WorstHour
 from examples.flight_demo.page.document import render
 from examples.flight_demo.page.squares import level
 from examples.flight_demo.page.svg import tag, ticks, words
-from examples.flight_demo.report import Check
 from tests.examples.browser import browsing, find_browser
+from tests.examples.made_up_findings import made_up
 from tests.needed import skip
 
 if TYPE_CHECKING:
@@ -26,43 +23,9 @@ if TYPE_CHECKING:
 
 PAGE_BYTES_MAX = 1_500_000
 DESK, TELEPHONE = 1280, 390
-# Plots that must be seen: the map, the hours, the months, the histogram, the calendar, the lag of one stream.
-PLOTS = 6
-NAMES = {"UA": "United Air Lines", "XX": 'Fly <b>"Bold"</b> & Sons', "9E": "Endeavor Air"}
-
-
-def some_delays(random: Random) -> Delays:
-    departed = random.randrange(1, 400)
-    return Delays(departed + 3, departed, departed // 4, departed * random.randrange(-4, 60))
-
-
-def made_up(seed: int = 2013) -> Findings:
-    """Findings of the size of the real ones, by a seed."""
-    random = Random(seed)
-    lags = [Lag(336_776 - 42_097 * number, 120.0 + number) for number in range(1, 9)]
-    days = [date(2013, 1, 1) + timedelta(days=number) for number in range(365)]
-    return Findings(
-        airlines=NAMES,
-        places={
-            f"A{number}": Place(f"Airport {number}", random.uniform(25, 49), random.uniform(-124, -67))
-            for number in range(1400)
-        },
-        cells={(airline, hour): some_delays(random) for airline in (*NAMES, "ZZ") for hour in range(5, 24)},
-        days=[(day, some_delays(random)) for day in days],
-        months={
-            airport: [(f"2013-{month:02}", some_delays(random)) for month in range(1, 13)]
-            for airport in ("EWR", "JFK", "LGA")
-        },
-        destinations={f"A{number}": some_delays(random) for number in range(100)} | {"none": some_delays(random)},
-        steps=[(step, random.randrange(100_000)) for step in range(-20, 125, 5)],
-        worst=[WorstHour(datetime(2013, 12, 5, 10, tzinfo=UTC), "XX", 9, 6, 333.7)] * 8,
-        movements=[
-            Movement("Flights, read and stored", 336_776, 336_776, 14.0, [(42_097, 1.5)] * 8, lags),
-            *[Movement("Hours, summed in windows", 336_776, 115_000, 14.0, [(336_776, 9.5)], [Lag(0, 0.0)])] * 3,
-        ],
-        checks=[Check(True, "every flight came back", "1 of 1"), Check(False, "the sums agree", "1 and 2")],
-        versions="penstock 0",
-    )
+# Plots that must be seen: the map, the hours, the months, the histogram, the calendar, the flood, the quota, and the
+# lag of one stream.
+PLOTS = 8
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +116,14 @@ def test_the_lag_of_a_stream_is_drawn_and_told_after_each_micro_batch() -> None:
     assert "<title>after micro-batch 1: 294,679 messages and 121 s behind</title>" in page
     assert "at first 294,679, in the end 0." in page
     assert "<td>294,679</td><td>121.0</td>" in page
+
+
+def test_the_flood_and_the_quota_are_drawn_under_their_limits_and_told() -> None:
+    page = render(made_up())
+    assert "64 connections sent 1,280 MiB at once to a broker with 16 MiB for requests." in page
+    assert "together at most 3,600, with a quota of 4,000." in page
+    assert "producer &lt;p&gt; waits: the quota of group largest." in page
+    assert "desk-a was killed." in page
 
 
 def test_names_from_the_file_cannot_become_markup() -> None:

@@ -6,14 +6,18 @@ Where: `document` asks for each drawing twice, wide for desks and narrow for pho
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from examples.flight_demo.findings import EARLIEST_MIN, LATE_MIN, LATEST_MIN, STEP_MIN
 from examples.flight_demo.page.squares import MONTHS, NARROW
 from examples.flight_demo.page.svg import dot, drawing, label, line, rule, square, ticks
 
 if TYPE_CHECKING:
-    from examples.flight_demo.findings import Delays, Lag
+    from collections.abc import Sequence
+
+    from examples.flight_demo.findings import Delays, Flooded, Lag, Look, Shared
+
+Point: TypeAlias = "tuple[float, float]"
 
 HALF: Final = 470.0  # two stand beside each other on a desk
 HEIGHT: Final = 270.0
@@ -167,3 +171,73 @@ def lags(found: list[Lag], *, wide: bool) -> str:
         f"{found[0].messages:,}, in the end {found[-1].messages:,}."
     )
     return drawing(width, HEIGHT, marks, says=says, class_=class_)
+
+
+# --------------------------------------------------------------------------------------- what the broker went through
+
+MIB: Final = 1024 * 1024
+# Seconds over which a rate is taken: of less, a few receipts more or less would be all that is seen.
+RATE_S: Final = 1.0
+
+
+def flood(found: Flooded, *, wide: bool) -> str:
+    """How full the pool of request memory was, under its ceiling."""
+    points = [(look.at_s, look.pool_bytes / MIB) for look in found.looks]
+    ceiling = found.ceiling_bytes / MIB
+    most = max((value for _, value in points), default=0.0)
+    span = f"over {_end(points):.1f} seconds of flood"
+    says = f"Request memory in use, {span}: at most {most:.1f} MiB, below {ceiling:.1f} MiB."
+    return _over_time([points], (ceiling, "ceiling"), says=says, wide=wide)
+
+
+def shares(found: Shared, *, wide: bool) -> str:
+    """How many flights a second each airline published, and the quota of both."""
+    rates = rates_of(found.looks)
+    lines = [[(at_s, each[number]) for at_s, each in rates] for number in range(len(found.airlines))]
+    most = max((sum(each) for _, each in rates), default=0.0)
+    both = " and ".join(found.airlines)
+    says = f"Flights a second of {both}: together at most {most:,.0f}, with a quota of {found.per_s:,}."
+    return _over_time(lines, (found.per_s, "quota"), says=says, wide=wide, names=found.airlines)
+
+
+def rates_of(looks: Sequence[Look]) -> list[tuple[float, list[float]]]:
+    """Rates between looks that are a second apart or more."""
+    found, before = [], looks[0] if looks else None
+    for look in looks:
+        if before is not None and look.at_s - before.at_s >= RATE_S:
+            seconds = look.at_s - before.at_s
+            pairs = zip(look.published, before.published, strict=True)
+            found.append((look.at_s, [(now - then) / seconds for now, then in pairs]))
+            before = look
+    return found
+
+
+def _over_time(
+    lines: Sequence[Sequence[Point]], limit: tuple[float, str], *, says: str, wide: bool, names: Sequence[str] = ()
+) -> str:
+    """Lines over seconds, and a limit above them."""
+    width, class_ = _size(wide=wide)
+    left, right = 44.0, 60.0
+    highest = max(limit[0], *(value for points in lines for _, value in points), 1.0) * 1.1
+    last_s = max(1.0, *(_end(points) for points in lines))
+    marks = _grid(left, width - right + 6, highest)
+    for at_s in ticks(last_s, 5):
+        marks.append(label(left + (width - left - right) * at_s / last_s, HEIGHT - 16, f"{at_s:g}", "small", "middle"))
+    marks.append(label(width - right, HEIGHT - 2, "seconds", "small", "end"))
+    for number, points in enumerate(lines):
+        at = [(left + (width - left - right) * at_s / last_s, _y(value, highest)) for at_s, value in points]
+        if at:
+            marks.append(line(at, f"line a{number}"))
+    ends = [
+        (_y(points[-1][1], highest) + 4, name, number)
+        for number, (points, name) in enumerate(zip(lines, names, strict=False))
+        if points
+    ]
+    marks += [label(width - right + 10, y, name, f"name t{number}") for y, name, number in _apart(ends)]
+    y = _y(limit[0], highest)
+    marks += [rule(left, y, width - right + 6, y, "limit"), label(width - right + 10, y + 4, limit[1], "small")]
+    return drawing(width, HEIGHT, marks, says=says, class_=class_)
+
+
+def _end(points: Sequence[Point]) -> float:
+    return points[-1][0] if points else 0.0

@@ -17,10 +17,11 @@ from examples.flight_demo.page.squares import MONTHS, rows_of
 from examples.flight_demo.page.svg import tag, words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from examples.flight_demo.findings import Findings, Movement
+    from examples.flight_demo.findings import Findings, Meanwhile, Movement
 
+MIB = 1024 * 1024
 TITLE = "A year of departures"
 MAP = "Where they went. Width: flights. Colour: mean delay at departure, in stronger shades of the colours below."
 PATH = (
@@ -47,6 +48,7 @@ def render(findings: Findings) -> str:
         tag("div", _months(findings), _how_late(findings), class_="pair"),
         _days(findings),
         _worst(findings),
+        *(_through(findings.meanwhile) if findings.meanwhile is not None else ()),
         *(_behind(step) for step in findings.movements if any(lag.messages for lag in step.lags)),
         _moved(findings),
         tag("footer", tag("p", words(findings.versions))),
@@ -172,6 +174,41 @@ def _worst(findings: Findings) -> str:
         ),
         _table(["Scheduled", "Airline", "Left", "Mean min"], rows, left=2),
     )
+
+
+def _through(meanwhile: Meanwhile) -> Iterator[str]:
+    """What the broker went through: the flood, the quota, the kill."""
+    flooded, shared = meanwhile.flooded, meanwhile.shared
+    most = max((look.pool_bytes for look in flooded.looks), default=0)
+    muted = max((look.muted for look in flooded.looks), default=0)
+    yield _section(
+        "A flood that did not drown it",
+        f"{flooded.connections} connections sent {flooded.sent_bytes / MIB:,.0f} MiB at once to a broker with "
+        f"{flooded.pool_bytes / MIB:,.0f} MiB for requests. It was seen to use {most / MIB:.1f} MiB, and may use "
+        f"{flooded.ceiling_bytes / MIB:.1f}, because one frame may be finished. Meanwhile up to {muted} connections "
+        "were not read. All messages were stored.",
+        (curves.flood(flooded, wide=wide) for wide in (True, False)),
+        _table(
+            ["Second", "Pool, MiB", "Connections not read", "Process, MiB"],
+            [
+                [f"{one.at_s:.2f}", f"{one.pool_bytes / MIB:.1f}", f"{one.muted}", f"{one.resident_bytes / MIB:.0f}"]
+                for one in flooded.looks
+            ],
+        ),
+    )
+    rates = curves.rates_of(shared.looks)
+    yield _section(
+        "A quota for two",
+        f"The airlines {' and '.join(shared.airlines)} share a quota of {shared.per_s:,} flights a second; a year was "
+        f"replayed in {shared.looks[-1].at_s if shared.looks else 0:.0f} s. "
+        + (" ".join(shared.words[:1]) or "In no look did one of them wait for it."),
+        (curves.shares(shared, wide=wide) for wide in (True, False)),
+        _table(
+            ["Second", *(f"{airline}, flights a second" for airline in shared.airlines)],
+            [[f"{at_s:.1f}", *(f"{rate:,.0f}" for rate in each)] for at_s, each in rates],
+        ),
+    )
+    yield tag("section", tag("h2", "A consumer that was killed"), tag("p", words(meanwhile.killed)))
 
 
 def _behind(step: Movement) -> str:
