@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -160,6 +161,21 @@ async def test_messages_of_both_sides_in_any_order_are_acknowledged_on_both(both
     assert [len(stored(harness)) for harness in both] == [50, 50]  # messages, and no markers
 
 
+async def test_an_answer_does_not_overtake_the_messages_that_it_is_about(both: tuple[Harness, Harness]) -> None:
+    east, west = both
+    await Consuming.open(east)
+    await publish(west, *numbers(1))
+    await until(lambda: last_entry(east) == 0)
+    slow = {"dispatchThrottlingRateInMsg": 1, "ratePeriodInSecond": 1}
+    await west.broker.policies.set_topic(TOPIC, "replicatorDispatchRate", slow)
+    await publish(west, *numbers(20, first=1))
+    for _ in range(60):
+        topic_of(east).subscriptions["s"].acknowledge_through(last_entry(east))
+        await asyncio.sleep(0.5)
+        assert acknowledged(west) <= acknowledged(east)
+    await until(lambda: mark_delete(west) == 20)
+
+
 async def test_nothing_is_asked_if_no_subscription_is_replicated(both: tuple[Harness, Harness]) -> None:
     east, west = both
     consumer = await Consuming.open(east, replicated=False)
@@ -254,19 +270,72 @@ async def test_a_cluster_that_replicates_nothing_back_is_asked_ever_less_often(
         assert "cluster west, which does not answer" in said[0]
 
 
-async def test_three_clusters_have_the_same_place(tmp_path: Path) -> None:
+@asynccontextmanager
+async def three(directory: Path) -> AsyncIterator[dict[str, Harness]]:
+    """Three clusters that replicate to each other."""
     names = ["a", "b", "c"]
     async with AsyncExitStack() as stack:
-        clusters = {name: await stack.enter_async_context(cluster(tmp_path, name)) for name in names}
-        for name in names:
+        clusters = {name: await stack.enter_async_context(cluster(directory, name)) for name in names}
+        for name, harness in clusters.items():
+            admin = administration(harness.broker)
+            policies = harness.broker.policies
+            await policies.set_namespace("public/default", "deduplication", value=True)
+            # The tests compare what is stored.
+            forever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+            await policies.set_namespace("public/default", "retention_policies", forever)
             for other in names:
                 if other != name:
-                    await administration(clusters[name].broker).clusters.create(
-                        other, {"brokerServiceUrl": f"pulsar://127.0.0.1:{clusters[other].port}"}
-                    )
-            admin = administration(clusters[name].broker)
+                    url = f"pulsar://127.0.0.1:{clusters[other].port}"
+                    await admin.clusters.create(other, {"brokerServiceUrl": url})
             await admin.tenants.update("public", {"allowedClusters": names})
             await admin.policies.set_replication(TOPIC_NAMESPACE, names)
+        yield clusters
+
+
+def acknowledged(harness: Harness) -> set[bytes]:
+    """Messages that the subscription will not deliver in this cluster."""
+    subscription = subscription_of(harness)
+    if subscription is None:
+        return set()
+    messages = stored(harness)[: last_entry(harness) + 1]
+    cursor = subscription.cursor
+    return {bytes(payload_in(entry)) for at, entry in enumerate(messages) if cursor.is_acknowledged(at)}
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_no_cluster_passes_over_a_message_that_no_consumer_has_acknowledged(tmp_path: Path, seed: int) -> None:
+    chance, done, published = Random(seed), set[bytes](), 0
+    async with three(tmp_path) as clusters:
+        for harness in clusters.values():
+            await Consuming.open(harness)
+        active = clusters["a"]
+        for _ in range(40):
+            move = chance.random()
+            if move < 0.35:
+                some = numbers(chance.randint(1, 8), first=published)
+                published += len(some)
+                await publish(chance.choice(list(clusters.values())), *some)
+            elif move < 0.7:
+                subscription = topic_of(active).subscriptions["s"]
+                for entry_id, entry in enumerate(stored(active)[: last_entry(active) + 1]):
+                    if chance.random() < 0.7:
+                        subscription.moves.acknowledge_one(entry_id)
+                        done.add(bytes(payload_in(entry)))
+            elif move < 0.8:
+                for connection in chance.choice(list(clusters.values())).connections.all():
+                    connection.close("cut")
+            elif move < 0.9:
+                active = chance.choice(list(clusters.values()))
+            await asyncio.sleep(chance.choice([0, 0.1, 1, 5]))
+            for harness in clusters.values():
+                assert acknowledged(harness) <= done
+        await until(lambda: all(last_entry(harness) == published - 1 for harness in clusters.values()))
+        topic_of(active).subscriptions["s"].acknowledge_through(published - 1)
+        await until(lambda: all(mark_delete(harness) == published - 1 for harness in clusters.values()))
+
+
+async def test_three_clusters_have_the_same_place(tmp_path: Path) -> None:
+    async with three(tmp_path) as clusters:
         await Consuming.open(clusters["a"])
         for number, harness in enumerate(clusters.values()):
             await publish(harness, *numbers(10, first=10 * number))
