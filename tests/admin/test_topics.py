@@ -302,6 +302,10 @@ def test_a_subscription_is_replicated_until_it_is_said_that_it_is_not(
     assert rest.post(status, json=True).status_code == 204
     assert rest.get(status).json() == {full: True}
     assert rest.post(status, json="yes").status_code == 400
+    assert rest.put(f"{path}/subscription/pulsar.repl.west?replicated=true").status_code == 405
+    rest.put(f"{path}/subscription/pulsar.repl.west")
+    status = f"{path}/subscription/pulsar.repl.west/replicatedSubscriptionStatus"
+    assert rest.post(status, json=True).status_code == 405
 
 
 def test_the_partitions_of_a_topic_have_subscriptions_that_are_replicated(rest: httpx.Client, namespace: str) -> None:

@@ -109,6 +109,8 @@ class SubscriptionAdmin:
         _check_stored(name, "Creating a subscription")
         if subscription == COMPACTION_SUBSCRIPTION:  # Its backlog is not limited, and it keeps all messages.
             raise NotAllowed(f"subscription {subscription} is made by compaction only")
+        if replicated:
+            _check_replicable(subscription)
         if not self._partitions.count(name):
             # One that exists may be a partition that another broker has just added, and not announced yet.
             if self._topics.exists(name):
@@ -203,8 +205,7 @@ class SubscriptionAdmin:
         Raises SubscriptionNotFound; NotAllowed: it is a reader's, or the broker's own.
         """
         _check_stored(name, "Replicating a subscription")
-        if is_brokers_own(subscription):
-            raise NotAllowed(f"subscription {subscription} is the broker's own, and is not replicated")
+        _check_replicable(subscription)
 
         async def put(found: Subscription) -> None:
             if not found.durable:
@@ -389,6 +390,12 @@ def entry_at(topic: Topic, position: Position, *, exclusive: bool = False) -> in
     if position == LATEST or position.ledger_id > topic.ledger_id:
         return topic.last_entry_id + 1
     return max(topic.first_entry_id, min(position.entry_id + int(exclusive), topic.last_entry_id + 1))
+
+
+def _check_replicable(subscription: str) -> None:
+    """Raises NotAllowed for a subscription that other clusters have under the same name for themselves."""
+    if is_brokers_own(subscription):
+        raise NotAllowed(f"subscription {subscription} is the broker's own, and is not replicated")
 
 
 def _check_stored(name: TopicName, doing: str) -> None:
