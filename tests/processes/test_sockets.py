@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,3 +102,29 @@ def test_two_ports_that_would_be_the_same_are_named() -> None:
 def test_a_port_that_leaves_none_for_the_last_broker_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="admin port 65535 leaves no port for broker 1: 65535 is the largest"):
         check_ports(made_of(webServicePort="65535"), 2)
+
+
+# Prints how many objects the largest collection has looked at while many were made that stay.
+_LARGEST_COLLECTION = """
+import gc
+from penstock.processes.sockets import started
+
+largest = 0
+
+def look(phase, about):
+    global largest
+    if phase == "start":
+        looked_at = range(about["generation"] + 1)
+        largest = max(largest, sum(len(gc.get_objects(generation=each)) for each in looked_at))
+
+started()
+gc.callbacks.append(look)
+kept = [[] for _ in range(100_000)]
+print(largest)
+"""
+
+
+def test_a_collection_of_garbage_stops_the_loop_for_a_few_milliseconds_however_much_there_is() -> None:
+    """It takes 0.05 to 0.3 µs for each object that it looks at, and nobody is served meanwhile."""
+    ran = subprocess.run([sys.executable, "-c", _LARGEST_COLLECTION], capture_output=True, text=True, check=True)
+    assert 2_000 <= int(ran.stdout) < 10_000
