@@ -6,7 +6,7 @@ set -eu
 home=${1-/pulsar}
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$home/bin" "$home/conf" "$home/data"
-for name in pulsar apply-config-from-env.py; do
+for name in pulsar pulsar-admin apply-config-from-env.py; do
   cp "$here/bin/$name" "$home/bin/$name"
   chmod 755 "$home/bin/$name"
 done

@@ -7,6 +7,7 @@ container engine; what is run here is what its steps install.
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import signal
@@ -25,6 +26,8 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from penstock.testing.process import BrokerProcess
 
 STEPS = Path("ops/image/install.sh").resolve()
 WITHIN_S = 60.0
@@ -122,6 +125,10 @@ def test_what_starts_apache_pulsar_starts_penstock(home: Path, tmp_path: Path, c
         # Compared as text by those who wait for it.
         assert httpx.get(f"{running.admin_url()}/admin/v2/clusters", timeout=WITHIN_S).text == '["standalone"]'
         assert httpx.get(f"{running.admin_url()}/admin/v2/brokers/health", timeout=WITHIN_S).text == "ok"
+        # What Testcontainers waits for `withTransactions()`.
+        coordinators = "/admin/v2/persistent/pulsar/system/transaction_coordinator_assign/partitions"
+        found = httpx.get(f"{running.admin_url()}{coordinators}", timeout=WITHIN_S)
+        assert found.json()["partitions"] == 1, found.text
 
 
 def test_settings_of_the_environment_reach_the_broker(home: Path, tmp_path: Path) -> None:
@@ -162,6 +169,52 @@ def test_other_commands_say_what_is_so(home: Path, command: str, status: int, sa
     )
     assert done.returncode == status
     assert said in done.stdout + done.stderr
+
+
+def admin(home: Path, admin_url: str, command: str) -> subprocess.CompletedProcess[str]:
+    words = [str(home / "bin/pulsar-admin"), "--admin-url", f"{admin_url}/", *command.split()]
+    return subprocess.run(words, env=environment({}), capture_output=True, text=True, check=False)
+
+
+def test_what_scripts_ask_of_pulsar_admin_is_done(home: Path, broker: BrokerProcess) -> None:
+    def done(command: str) -> str:
+        found = admin(home, broker.admin_url, command)
+        assert found.returncode == 0, found.stderr
+        return found.stdout
+
+    assert done("brokers healthcheck -tv V2") == "ok\n"
+    done("tenants create mine -r owner -c standalone")
+    assert "mine" in done("tenants list").split()
+    done("namespaces create mine/ns -c standalone")
+    done("namespaces set-retention mine/ns --time 3h --size 1G")
+    assert json.loads(done("namespaces get-retention mine/ns")) == {
+        "retentionTimeInMinutes": 180,
+        "retentionSizeInMB": 1024,
+    }
+    done("namespaces set-retention mine/ns -t -1 -s -1")
+    assert json.loads(done("namespaces get-retention mine/ns"))["retentionSizeInMB"] == -1
+    done("namespaces grant-permission mine/ns --role ann --actions produce,consume")
+    done("topics create-partitioned-topic mine/ns/t -p 3")
+    done("topics create-subscription mine/ns/t --subscription s")
+    assert done("topics subscriptions mine/ns/t") == "s\n"
+    assert json.loads(done("topics get-partitioned-topic-metadata mine/ns/t"))["partitions"] == 3
+    done("topics delete-partitioned-topic mine/ns/t --force")
+    done("namespaces delete mine/ns")
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("functions list", "this image has no 'functions list'; use `penstock --help`, or Apache Pulsar's own"),
+        ("namespaces set-retention a/b -t 3y -s 1", "'3y' is no number with one of s, m, h, d, w"),
+        ("topics create-partitioned-topic a/b/t", "the following arguments are required: -p/--partitions"),
+        ("namespaces create a/b --bundles 4", "unrecognized arguments: --bundles 4"),
+    ],
+)
+def test_other_commands_of_pulsar_admin_are_refused_by_name(home: Path, command: str, said: str) -> None:
+    found = admin(home, "http://127.0.0.1:1", command)
+    assert found.returncode == 2
+    assert said in found.stderr
 
 
 def test_the_environment_is_written_into_files(home: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from penstock.broker.elsewhere import of_topic
 from penstock.broker.topics.partitioned import KIND
 from penstock.core.errors import AlreadyExists, NotAllowed, TopicNotFound
 from penstock.core.position import Position
-from penstock.core.system_topics import is_system_topic
+from penstock.core.system_topics import COORDINATORS, is_system_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -49,6 +49,7 @@ class TopicAdmin:
         compaction: Compactor,
         finder: Finder,
         elsewhere: Elsewhere,
+        coordinators: int,
     ) -> None:
         self._catalog = catalog
         self._changes = changes
@@ -60,6 +61,7 @@ class TopicAdmin:
         self._compaction = compaction
         self._finder = finder
         self._elsewhere = elsewhere
+        self._coordinators = coordinators  # of transactions; 0 if there are none
 
     # -- topics without partitions ------------------------------------------------------------------------------------
 
@@ -142,6 +144,8 @@ class TopicAdmin:
 
         With `check_auto_creation` a missing topic may be created, as for a client. Raises TopicNotFound.
         """
+        if self._coordinators and str(name) == COORDINATORS:
+            return {"partitions": self._coordinators}
         if check_auto_creation:
             count = await self._partitions.for_client(name, create=True)
         else:

@@ -153,6 +153,7 @@ def administration(broker: Broker, *, for_peers: bool = False) -> Administration
             compaction=broker.compaction,
             finder=finder,
             elsewhere=elsewhere,
+            coordinators=placement.brokers if broker.limits.transactions else 0,
         ),
         subscriptions=SubscriptionAdmin(
             catalog=catalog,
