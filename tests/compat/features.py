@@ -14,6 +14,7 @@ FEATURES: Final[dict[str, str]] = {
     # Connecting
     "http-lookup": "Topics, patterns and schemas found over HTTP",
     "mapped-port": "Behind a mapped port, a tunnel or a port-forward",
+    "containers": "Started as a container, by libraries for tests",
     "tls": "TLS to the broker",
     "auth-token": "Token (JWT) authentication",
     "auth-tls": "Client certificates",

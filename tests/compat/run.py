@@ -73,6 +73,7 @@ class Suite:
     package: str = "pulsar-client"  # else the Python package that does
     # What takes minutes is run only if the suite is asked for by name: its arguments in a run of all. None: left out.
     among_all: tuple[str, ...] | None = ()
+    own_broker: bool = False  # It starts penstock itself, and is run only where that is what is tried.
 
     @property
     def is_pytest(self) -> bool:
@@ -108,11 +109,16 @@ class Under:
         return {"PEER": self.peer, "COMPAT_BROKERS": str(self.brokers), "COMPAT_PROXY": str(int(self.proxied))}
 
 
+PLAIN: Final = Under("penstock", 1, proxied=False)
 MAVEN: Final = "<pulsar.version>"
 SPRING: Final = "<spring-boot.version>"
 FLINK: Final = "<connector.version>"
+CAMEL: Final = ("camel/pom.xml", "<camel.version>")
+REACTOR: Final = ("reactor/pom.xml", "<reactive.version>")
+CONTAINERS: Final = ("testcontainers/pom.xml", "<testcontainers.version>")
 AT_LEAST_ONCE: Final = ("flink-at-least-once",)
 RUST: Final = ("rust/Cargo.toml", 'pulsar = { version = "=')
+ENGINE: Final = (sys.executable, str(HERE / "engine.py"), str(HERE / "testcontainers/run"))
 PYTEST: Final = (sys.executable, "-m", "pytest", "--quiet")
 SUITES: Final = (
     Suite("python", "Python (C++)", (), (*PYTEST, "--ignore=tests/compat/spark", "tests/compat")),
@@ -123,6 +129,9 @@ SUITES: Final = (
     Suite(
         "flink", "Flink", ("java", "mvn"), (str(HERE / "flink/run"),), ("flink/pom.xml", FLINK), among_all=AT_LEAST_ONCE
     ),
+    Suite("camel", "Camel", ("java", "mvn"), (str(HERE / "camel/run"),), CAMEL),
+    Suite("reactor", "Reactor", ("java", "mvn"), (str(HERE / "reactor/run"),), REACTOR),
+    Suite("testcontainers", "Testcontainers", ("java", "mvn"), ENGINE, CONTAINERS, own_broker=True),
     Suite("rust", "Rust pulsar-rs", ("cargo", "protoc"), (str(HERE / "rust/run"),), RUST, among_all=None),
     Suite("go", "Go", ("go",), (str(HERE / "go/run"),), ("go/go.mod", "pulsar-client-go ")),
     Suite("node", "Node.js pulsar-flex", ("node", "npm"), (str(HERE / "node/run"),), ("node/package.json", 'flex": "')),
@@ -146,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results.touch()
         under = Under(options.peer, options.brokers, proxied=options.proxy)
         asked = clients if options.client == [ALL] else options.client
-        failed = [suite.client for suite in _chosen(asked) if not _run(suite, under, results)]
+        failed = [suite.client for suite in _chosen(asked, under) if not _run(suite, under, results)]
         cases = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
     table = _table(cases)
     print(f"{under}:\n{table}")
@@ -162,9 +171,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _chosen(clients: Sequence[str] | None) -> Iterator[Suite]:
+def _chosen(clients: Sequence[str] | None, under: Under) -> Iterator[Suite]:
     for suite in SUITES:
         if clients and suite.client not in clients:
+            continue
+        if suite.own_broker and under != PLAIN:
+            print(f"== {suite.title}: left out, it starts one penstock of its own")
             continue
         if not clients and suite.among_all is None:
             print(f"== {suite.title}: left out, it takes minutes: make compat CLIENT={suite.client}")

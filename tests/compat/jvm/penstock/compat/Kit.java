@@ -116,13 +116,22 @@ final class Kit {
             future.cancel(true);
             return "did not end within " + caseTimeoutS + " s";
         } catch (ExecutionException thrown) {
-            String why = String.valueOf(thrown.getCause()).replaceAll("\\s+", " ");
+            String why = told(thrown.getCause()).replaceAll("\\s+", " ");
             return why.substring(0, Math.min(why.length(), WHY_CHARS));
         } catch (InterruptedException interrupted) {
             return "interrupted";
         } finally {
             executor.shutdownNow();
         }
+    }
+
+    /** What was thrown, and what is at the bottom of it. */
+    private static String told(Throwable thrown) {
+        Throwable root = thrown;
+        while (root.getCause() != null) {
+            root = root.getCause();
+        }
+        return root == thrown ? thrown.toString() : thrown + ", because of " + root;
     }
 
     private static String quoted(String text) {

@@ -37,7 +37,7 @@ public final class Spring {
 
     /** What a case has at hand. */
     private record Running(ConfigurableApplicationContext context, String topic, PulsarTemplate<Object> template,
-            Applications.Seen seen) {
+            Seen seen) {
         PulsarAdmin admin() throws Exception {
             return context.getBean(PulsarAdministration.class).createAdminClient();
         }
@@ -112,14 +112,14 @@ public final class Spring {
         test("reader", "a reader container starts at the earliest message", Applications.Existing.class, at -> {
             at.sends("x", "y");
             try (var application = start(Applications.Readers.class, at.topic, Map.of())) {
-                application.getBean(Applications.Seen.class).are(List.of("x", "y"), WAIT_S);
+                application.getBean(Seen.class).are(List.of("x", "y"), WAIT_S);
             }
         });
         test("pattern", "a listener of a pattern receives from both topics", Applications.Existing.class, at -> {
             at.template.send(at.topic + "-one", "1");
             at.template.send(at.topic + "-two", "2");
             try (var application = start(Applications.Patterns.class, at.topic, Map.of())) {
-                application.getBean(Applications.Seen.class).areInAnyOrder(Set.of("1", "2"), WAIT_S);
+                application.getBean(Seen.class).areInAnyOrder(Set.of("1", "2"), WAIT_S);
             }
         });
         test("reconnect", "a listener and a template go on after the broker was killed", Applications.Records.class,
@@ -264,7 +264,7 @@ public final class Spring {
             try (var context = start(application, topic, properties)) {
                 @SuppressWarnings("unchecked")
                 PulsarTemplate<Object> template = context.getBean(PulsarTemplate.class);
-                body.run(new Running(context, topic, template, context.getBean(Applications.Seen.class)));
+                body.run(new Running(context, topic, template, context.getBean(Seen.class)));
             }
         });
         turn++;
