@@ -36,7 +36,8 @@ def run(two: BrokerProcess, capsys: pytest.CaptureFixture[str]) -> Run:
 
     def run(*words: str) -> None:
         status = main([*words, "--wait", "--admin-url", two.admin_url])
-        assert status == Exit.OK, capsys.readouterr().err
+        said = capsys.readouterr()
+        assert status == Exit.OK, said.err
 
     return run
 
@@ -86,10 +87,20 @@ def test_all_brokers_have_what_was_created_and_not_what_was_deleted(
     assert [one["partitions"] for one in everywhere("topics", "partitions", "waits/ns/p")] == [5, 5]
     run("subscriptions", "create", "waits/ns/p", "s")
     run("subscriptions", "skip-all", "waits/ns/p", "s")
+    run("namespaces", "clear-backlog", "waits/ns")
+    run("namespaces", "clear-backlog-of-subscription", "waits/ns", "s")
+    run("namespaces", "unsubscribe", "waits/ns", "s")
+    assert everywhere("subscriptions", "list", "waits/ns/p") == [[]] * 2
+    run("topics", "truncate", "waits/ns/p")
+    run("topics", "terminate-partitions", "waits/ns/p")
     run("topics", "unload", "waits/ns/p")
     run("topics", "delete-partitioned", "waits/ns/p", "--force")
     run("namespaces", "delete", "waits/ns")
     assert everywhere("namespaces", "policies", "waits/ns") == gone
+    run("groups", "set", "waits", "publishRateInMsgs=5")
+    assert [one["publishRateInMsgs"] for one in everywhere("groups", "get", "waits")] == [5, 5]
+    run("groups", "delete", "waits")
+    assert everywhere("groups", "get", "waits") == gone
     run("tenants", "delete", "waits")
     assert everywhere("tenants", "get", "waits") == gone
 
@@ -118,8 +129,12 @@ def test_cursors_stand_where_they_were_moved_to_at_all_brokers(
     for place in ("-1", str(2**63 - 1), "-1"):
         for _ in "moved", "is there":
             run("subscriptions", "reset-to-position", topic, "s", f"ledgerId={place}", f"entryId={place}")
+    run("namespaces", "clear-backlog-of-subscription", "public/default", "s")
+    assert marks(everywhere, topic, "s") == {(ledger, 9)}
     run("topics", "compact", topic)
     assert [one["status"] for one in everywhere("topics", "compaction-status", topic)] == ["SUCCESS"] * 2
+    run("topics", "terminate", topic)
+    assert [one["state"] for one in everywhere("topics", "internal-stats", topic)] == ["Terminated"] * 2
 
 
 TOPIC = "/admin/v2/persistent/a/b/c"
@@ -137,6 +152,12 @@ TOPIC = "/admin/v2/persistent/a/b/c"
         ("topics offload a/b/c {}", {f"{TOPIC}/offload": {"status": "RUNNING"}}, "offload is RUNNING"),
         ("topics unload a/b/c", {}, "Not Found (status 404)"),
         ("namespaces unload a/b", {"/admin/v2/persistent/a/b": ["persistent://a/b/c"]}, "Not Found (status 404)"),
+        ("schemas create a/b/c type=STRING schema= properties={}", {}, "it is not there"),
+        ("groups set g publishRateInMsgs=1", {}, "it is not there"),
+        ("topics terminate a/b/c", None, "persistent://a/b/c is LedgerOpened"),
+        ("topics truncate a/b/c", None, "subscription s of persistent://a/b/c is at 7:3"),
+        ("namespaces clear-backlog a/b", None, "subscription s of persistent://a/b/c is at 7:3"),
+        ("namespaces unsubscribe a/b s", None, "persistent://a/b/c still has it"),
         ("subscriptions create a/b/c s", {f"{TOPIC}/subscriptions": ["t"]}, "it is not there"),
         ("subscriptions delete a/b/c s", {f"{TOPIC}/subscriptions": ["s"]}, "it is still there"),
         ("subscriptions skip a/b/c s 2", None, "the subscription is at 7:3"),
@@ -148,8 +169,9 @@ TOPIC = "/admin/v2/persistent/a/b/c"
 def test_what_is_not_seen_in_time_is_said_with_a_status_of_its_own(
     command: str, answers: dict[str, Any] | None, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stats = {"cursors": {"s": {"markDeletePosition": "7:3"}}, "lastConfirmedEntry": "7:9"}
-    asked = {f"{TOPIC}/internalStats": stats, f"{TOPIC}/messageid/5": {"ledgerId": 7, "entryId": 1}}
+    stats = {"cursors": {"s": {"markDeletePosition": "7:3"}}, "lastConfirmedEntry": "7:9", "state": "LedgerOpened"}
+    listed = {"/admin/v2/persistent/a/b": ["persistent://a/b/c"], f"{TOPIC}/subscriptions": ["s"]}
+    asked = {**listed, f"{TOPIC}/internalStats": stats, f"{TOPIC}/messageid/5": {"ledgerId": 7, "entryId": 1}}
     with answering(asked if answers is None else answers) as url:
         assert main([*command.split(), "--wait=0.05", "--admin-url", url]) == Exit.NOT_YET
     error = capsys.readouterr().err

@@ -33,8 +33,9 @@ _PAUSES_S: Final = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 # Of one question: a broker that hangs is asked again.
 _TIMEOUT_S: Final = 10.0
 _WAIT_S_MAX: Final = 86_400.0
-# Topics of a namespace that are looked up after it was unloaded.
+# Topics of a namespace that are asked about.
 _TOPICS_MAX: Final = 100
+_NAMESPACES: Final = "/admin/v2/namespaces/"
 _NOWHERE: Final = (-1, -2)
 # Ledgers that nobody has: `latest` is the largest number.
 _LATEST: Final = 1 << 62
@@ -210,11 +211,8 @@ def _ended(rest: Rest, path: str, _: argparse.Namespace) -> Probe:
 def _served(rest: Rest, path: str, _: argparse.Namespace) -> Probe:
     """Wait until lookups of a topic, or of the first topics of a namespace, are answered after it was unloaded."""
     path = path.removesuffix("/unload")
-    if path.startswith("/admin/v2/namespaces/"):
-        topics = rest.get(f"/admin/v2/persistent/{path.removeprefix('/admin/v2/namespaces/')}")
-        paths = [_lookup(str(one)) for one in topics[:_TOPICS_MAX]]
-    else:
-        paths = [f"/lookup/v2/topic/{one.removeprefix('/admin/v2/')}" for one in _topics(rest, path)]
+    topics = _of_namespace(rest, path) if path.startswith(_NAMESPACES) else _topics(rest, path)
+    paths = [f"/lookup/v2/topic/{one.removeprefix('/admin/v2/')}" for one in topics]
 
     def probe(broker: Rest) -> str:
         for one in paths:
@@ -225,10 +223,13 @@ def _served(rest: Rest, path: str, _: argparse.Namespace) -> Probe:
     return probe
 
 
-def _lookup(topic: str) -> str:
+def _of_namespace(rest: Rest, path: str) -> list[str]:
+    """Return the paths of the first topics of a namespace, given the path of a command about it."""
     from penstock.cli.values import path_part
 
-    return f"/lookup/v2/topic/{path_part('TOPIC', topic)}"
+    tenant, namespace = path.removeprefix(_NAMESPACES).split("/")[:2]
+    topics = rest.get(f"/admin/v2/persistent/{tenant}/{namespace}")
+    return [f"/admin/v2/{path_part('TOPIC', str(one))}" for one in topics[:_TOPICS_MAX]]
 
 
 def _subscribed(_: Rest, path: str, __: argparse.Namespace) -> Probe:
@@ -245,6 +246,60 @@ def _subscription(path: str) -> tuple[str, str]:
     """Return the path of the topic, and the name of the subscription, of a path within it."""
     topic, _, rest = path.partition("/subscription/")
     return topic, unquote(rest.partition("/")[0])
+
+
+def _named(path: str) -> str:
+    """Return the name of a topic by its path."""
+    return unquote(path.removeprefix("/admin/v2/")).replace("/", "://", 1)
+
+
+def _forgotten(rest: Rest, path: str, _: argparse.Namespace) -> Probe:
+    """Wait until no topic of a namespace has a subscription of this name."""
+    topics, name = _of_namespace(rest, path), unquote(path.rpartition("/")[2])
+
+    def probe(broker: Rest) -> str:
+        for topic in topics:
+            if name in broker.get(f"{topic}/subscriptions"):
+                return f"{_named(topic)} still has it"
+        return ""
+
+    return probe
+
+
+def _terminated(rest: Rest, path: str, _: argparse.Namespace) -> Probe:
+    topics = _topics(rest, path.removesuffix("/partitions").removesuffix("/terminate"))
+
+    def probe(broker: Rest) -> str:
+        for topic in topics:
+            if (state := broker.get(f"{topic}/internalStats")["state"]) != "Terminated":
+                return f"{_named(topic)} is {state}"
+        return ""
+
+    return probe
+
+
+def _truncated(rest: Rest, path: str, _: argparse.Namespace) -> Probe:
+    return _caught_up(rest, _topics(rest, path.removesuffix("/truncate")))
+
+
+def _cleared(rest: Rest, path: str, _: argparse.Namespace) -> Probe:
+    only = path.partition("/clearBacklog/")[2]
+    return _caught_up(rest, _of_namespace(rest, path), unquote(only))
+
+
+def _caught_up(rest: Rest, topics: list[str], only: str = "") -> Probe:
+    """Wait until all subscriptions of topics, or those of one name, stand where the topics end now."""
+    ends = {topic: _position(rest.get(f"{topic}/internalStats")["lastConfirmedEntry"]) for topic in topics}
+
+    def probe(broker: Rest) -> str:
+        for topic, end in ends.items():
+            for name, cursor in broker.get(f"{topic}/internalStats")["cursors"].items():
+                mark = _position(cursor["markDeletePosition"])
+                if mark < end and only in {"", name}:
+                    return f"subscription {name} of {_named(topic)} is at {mark[0]}:{mark[1]}"
+        return ""
+
+    return probe
 
 
 def _skipped(rest: Rest, path: str, _: argparse.Namespace) -> Probe:
@@ -332,17 +387,29 @@ def _position(text: str) -> Position:
 
 
 EFFECTS: Final[dict[str, Callable[[Rest, str, argparse.Namespace], Probe]]] = {
+    "clusters create": _there(""),
+    "clusters delete": _gone(""),
+    "groups set": _there(""),
+    "groups delete": _gone(""),
+    "schemas create": _there(""),
+    "schemas delete": _gone(""),
     "tenants create": _there(""),
     "tenants delete": _gone(""),
     "namespaces create": _there(""),
     "namespaces delete": _gone(""),
     "namespaces unload": _served,
+    "namespaces clear-backlog": _cleared,
+    "namespaces clear-backlog-of-subscription": _cleared,
+    "namespaces unsubscribe": _forgotten,
     "topics create": _there("/stats"),
     "topics delete": _gone("/stats"),
     "topics create-partitioned": _partitioned,
     "topics update-partitioned": _partitioned,
     "topics delete-partitioned": _not_partitioned,
     "topics unload": _served,
+    "topics terminate": _terminated,
+    "topics terminate-partitions": _terminated,
+    "topics truncate": _truncated,
     "topics compact": _ended,
     "topics offload": _ended,
     "subscriptions create": _subscribed,
