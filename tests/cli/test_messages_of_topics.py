@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`penstock produce`, `consume`, `tail`, `export`, `import`, `redrive` and `copy`, against a real broker."""
+"""`penstock produce`, `consume`, `tail`, `export`, `import`, `redrive`, `copy` and `rewind`, against a real broker."""
 
 from __future__ import annotations
 
@@ -225,6 +225,69 @@ def test_a_range_is_copied(run: Run, topic: str) -> None:
     run("produce", topic, *[word for number in range(5) for word in ("-m", str(number))], "--key", "k")
     run("copy", topic, "--into", f"{topic}-2", "--key", "k")
     assert run("tail", f"{topic}-2", "--from", "earliest", "-n", "5").split() == ["0", "1", "2", "3", "4"]
+    ids = [one["id"] for one in lines(run("tail", topic, "--from", "earliest", "-n", "5", "-o", "json"))]
+    run("copy", topic, "--into", f"{topic}-3", "--from", ids[1], "--to", ids[3])
+    run("copy", topic, "--into", f"{topic}-3", "--from", ids[4], "--to", f"{ids[4]}9")
+    assert run("tail", f"{topic}-3", "--from", "earliest", "-n", "3").split() == ["1", "2", "4"]
+
+
+def consumed(run: Run, topic: str) -> list[int]:
+    """Take all that a subscription has, and acknowledge it."""
+    return sorted(int(one) for one in run("consume", topic, "-s", "s", "--idle", "0.5").split())
+
+
+def produced(run: Run, topic: str, count: int, *more: str) -> list[str]:
+    """Publish numbers, and return their message ids."""
+    run("produce", topic, *[word for number in range(count) for word in ("-m", str(number))], *more)
+    return [one["id"] for one in lines(run("tail", topic, "--from", "earliest", "-n", str(count), "-o", "json"))]
+
+
+def test_a_range_is_delivered_to_one_subscription_again(run: Run, topic: str) -> None:
+    run("subscriptions", "create", topic, "s")
+    run("subscriptions", "create", topic, "other")
+    ids = produced(run, topic, 10)
+    assert consumed(run, topic) == list(range(10))
+    run("rewind", topic, "-s", "s", "--from", ids[3], "--to", ids[6], "--dry-run")
+    assert consumed(run, topic) == []
+    run("rewind", topic, "-s", "s", "--from", ids[3], "--to", ids[6])
+    assert consumed(run, topic) == [3, 4, 5]
+    run("rewind", topic, "-s", "s", "--from", ids[8])
+    assert consumed(run, topic) == [8, 9]
+    run("rewind", topic, "-s", "s", "--to", ids[2])
+    assert consumed(run, topic) == [0, 1]
+    assert len(run("consume", topic, "-s", "other", "--idle", "0.5").split()) == 10
+
+
+def test_acknowledgements_outside_of_the_range_stay_as_they_were(
+    run: Run, client: pulsar.Client, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also those behind the mark, and what was not acknowledged before."""
+    consumer = client.subscribe(topic, "s", pulsar.ConsumerType.Shared)
+    ids = produced(run, topic, 10)
+    got = {int(message.data()): message for message in (consumer.receive(20_000) for _ in range(10))}
+    for number in (0, 1, 4, 5, 6, 8):
+        consumer.acknowledge(got[number])
+    consumer.close()
+    run("rewind", topic, "-s", "s", "--from", ids[5], "--to", ids[8])
+    assert consumed(run, topic) == [2, 3, 5, 6, 7, 9]
+    run("rewind", topic, "-s", "s", "--from", ids[0], "--to", ids[1])
+    assert consumed(run, topic) == [0]
+    with_consumer = client.subscribe(topic, "s")
+    assert main(["rewind", topic, "-s", "s"]) == Exit.FAILED
+    assert "consumer" in capsys.readouterr().err
+    with_consumer.close()
+    assert consumed(run, topic) == []
+    assert main(["rewind", topic, "-s", "none"]) == Exit.NOT_FOUND
+
+
+def test_a_range_of_a_partitioned_topic_is_told_by_time(run: Run, partitioned: str) -> None:
+    run("subscriptions", "create", partitioned, "s")
+    produced(run, partitioned, 9)
+    assert consumed(run, partitioned) == list(range(9))
+    run("rewind", partitioned, "-s", "s", "--from", "1h", "--to", "30m")
+    assert consumed(run, partitioned) == []
+    run("rewind", partitioned, "-s", "s", "--from", "1h")
+    assert consumed(run, partitioned) == list(range(9))
 
 
 def test_what_is_not_there_or_not_allowed_has_its_status(

@@ -75,7 +75,7 @@ def add_since(parser: argparse.ArgumentParser, default: str) -> None:
 
 def add_until(parser: argparse.ArgumentParser) -> None:
     """Add `--to`."""
-    parser.add_argument("--to", metavar="TIME", help="only what was published before: a time, or an age as 15m")
+    parser.add_argument("--to", metavar="PLACE", help="end before it: LEDGER:ENTRY, a time, or an age as 15m")
 
 
 def _consume(arguments: argparse.Namespace) -> int:
@@ -151,17 +151,20 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def until_end(cluster: Cluster, feeds: Feeds, to: str | None) -> Iterator[Message]:
-    """Yield the messages up to those that are the last now, or up to a publish time.
+    """Yield the messages up to those that are the last now, or before a place: `LEDGER:ENTRY`, or a publish time.
 
     Raises:
         CommandFailed: the last ones do not come.
         ClientError: no connection.
     """
-    from penstock.cli.feeds import ends, time_ms
+    from penstock.cli.feeds import ends, position_of, time_ms
 
-    to_ms = time_ms(to) if to else None
+    before = position_of(to) if to else None
+    to_ms = time_ms(to) if to and before is None else None
     lasts = ends(cluster, [feed.topic for feed in feeds.feeds])
-    left = {feed.topic: last for feed in feeds.feeds if (last := lasts[feed.topic]) and feed.start <= last[:2]}
+    left = {feed.topic: last[:2] for feed in feeds.feeds if (last := lasts[feed.topic]) and feed.start <= last[:2]}
+    if before is not None:
+        left = {topic: min(last, before[:2]) for topic, last in left.items()}
     messages = feeds.messages(idle_s=_LAST_S)
     while left:
         try:
@@ -170,9 +173,10 @@ def until_end(cluster: Cluster, feeds: Feeds, to: str | None) -> Iterator[Messag
             raise CommandFailed(f"the last messages of {', '.join(left)} did not come in time; try again") from None
         if got is None or got.feed.topic not in left:
             continue
-        if to_ms is None or got.message.publish_time_ms < to_ms:
+        position = tuple(got.entry.position)
+        if (before is None or position < before[:2]) and (to_ms is None or got.message.publish_time_ms < to_ms):
             yield got.message
-        if got.is_last and tuple(got.entry.position) >= left[got.feed.topic][:2]:
+        if got.is_last and position >= left[got.feed.topic]:
             del left[got.feed.topic]
 
 

@@ -274,11 +274,16 @@ def start_of(cluster: Cluster, topic: str, since: str) -> MessageId:
     """Return where to begin: `earliest`, `latest`, a message id `LEDGER:ENTRY`, or a time. Raises CommandFailed."""
     if since in {"earliest", "latest"}:
         return EARLIEST if since == "earliest" else LATEST
-    ledger, colon, entry = since.partition(":")
-    if colon and ledger.isdecimal() and entry.isdecimal():
-        return MessageId(int(ledger), int(entry))
+    if position := position_of(since):
+        return position
     with Subscription.reading(cluster, topic, EARLIEST) as subscription:
         return subscription.id_at(time_ms(since))
+
+
+def position_of(place: str) -> MessageId | None:
+    """Return the message id that `LEDGER:ENTRY` names; None if a place is something else."""
+    ledger, colon, entry = place.partition(":")
+    return MessageId(int(ledger), int(entry)) if colon and ledger.isdecimal() and entry.isdecimal() else None
 
 
 def time_ms(text: str) -> int:
