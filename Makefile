@@ -57,7 +57,7 @@ test: $(SETUP)  ## all tests but those of `make compat`
 	$(PY) -m pytest --numprocesses $$(($$(nproc) + 1)) --dist loadgroup --ignore tests/compat tests
 
 .PHONY: compat
-compat: $(SETUP)  ## public clients (Python, Java, Go, Node, Spring, Flink) against a real broker
+compat: $(SETUP)  ## public clients (Python, Java, Go, Node, Spring, Camel, Flink …) against a real broker
 	$(PY) tests/compat/run.py $(if $(PEER),--peer $(PEER)) $(if $(BROKERS),--brokers $(BROKERS)) $(if $(PROXY),--proxy) $(foreach client,$(CLIENT),--client $(client))
 
 .PHONY: fuzz
@@ -165,6 +165,10 @@ changelog: $(SETUP)  ## print the changelog of the next release, made from the f
 .PHONY: release
 release: $(SETUP)  ## build, try and tag VERSION=0.1.0; without it build and try only
 	$(PY) -m tools.release $(or $(VERSION),--check)
+
+.PHONY: platforms
+platforms: $(SETUP)  ## where penstock and its extras install from wheels alone
+	$(PY) -m tools.platforms $(if $(WRITE),--write)
 
 .PHONY: shape
 shape: $(SETUP)  ## print the figures of the house, and the places that stand out
