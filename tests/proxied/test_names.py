@@ -364,7 +364,7 @@ async def test_what_clients_may_create_makes_no_partitions_of_the_topic_of_repor
 
 
 async def test_a_subscription_whose_state_is_to_be_replicated_expires_as_others(tenant: Tenant) -> None:
-    """Nothing is replicated, so the claim would only keep what the operator wants to end."""
+    """Its topic is not replicated, so the claim would only keep what the operator wants to end."""
     name = "persistent://public/default/t"
     await policy(tenant, name, "subscriptionExpirationTime", 1)
     await tenant.producing(name)

@@ -75,7 +75,7 @@ class SubscriptionPort(Protocol):
     def consumers(self) -> Sized: ...
 
     @property
-    def replicated(self) -> bool: ...  # its consumers may be in another cluster
+    def places(self) -> object | None: ...  # in other clusters, where its consumers may be; None: in this one alone
 
     def acknowledge_through(self, entry_id: int, /) -> int:
         """Acknowledge all entries up to this one; returns the number of entries."""

@@ -191,7 +191,7 @@ class Retention(Generic[T]):
                 and topic.subscriptions.get(subscription.name) is subscription
                 and subscription.durable
                 and not subscription.consumers
-                and not (is_brokers_own(subscription.name) or subscription.replicated)
+                and not (is_brokers_own(subscription.name) or subscription.places)
                 and idle_ns > minutes * _NS_PER_MINUTE
             ):
                 log.info("%s: subscription %s ends, unused for %d min", topic.text, subscription.name, minutes)
