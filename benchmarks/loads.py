@@ -225,6 +225,27 @@ LOW_RATES: tuple[Plan, ...] = (
     ),
 )
 
+# What services do: many producers, each of which waits for its receipts.
+FEW_OUTSTANDING: tuple[Plan, ...] = (
+    *(
+        Plan(
+            name=f"publish-1k-{connections}-connections-1-each",
+            text=f"publish 1 KiB on {connections} connections, one entry without a receipt on each",
+            mode=PUBLISH,
+            connections=connections,
+            window=1,
+        )
+        for connections in (50, 500)
+    ),
+    Plan(
+        name="publish-1k-50-producers-20-each",
+        text="publish 1 KiB, 50 producers in turns on one connection, 20 entries without a receipt for each",
+        mode=PUBLISH,
+        producers=50,
+        window=1_000,
+    ),
+)
+
 PLANS: tuple[Plan, ...] = (
     Plan(name="publish-1k-w1000", text="publish 1 KiB, 1,000 entries without a receipt", mode=PUBLISH),
     Plan(name="publish-1k-w20000", text="publish 1 KiB, 20,000 entries without a receipt", mode=PUBLISH, window=20_000),
@@ -242,6 +263,7 @@ PLANS: tuple[Plan, ...] = (
         connections=50,
         window=400,
     ),
+    *FEW_OUTSTANDING,
     Plan(name="publish-100b-batched", text="publish batches of 100 messages of 100 B", mode=PUBLISH, shape=SMALL_BATCH),
     Plan(
         name="publish-1k-batched",
