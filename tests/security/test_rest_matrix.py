@@ -117,6 +117,7 @@ PLACES: Final = {
     "key": "color",
     "value": "red",
     "group": "gold",
+    "hold": "h",
     "producer": "nobody",
     "rest": "anything",
     "allocator": "default",
@@ -173,6 +174,7 @@ QUOTA: Final = {"limitSize": 1000, "policy": "producer_exception"}
 BODIES: Final[Mapping[str, Any]] = {
     "PUT /admin/v2/clusters/{cluster}": {"serviceUrl": "http://elsewhere:8080"},
     "POST /admin/v2/clusters/{cluster}": {"serviceUrl": "http://elsewhere:8080"},
+    "POST /admin/v2/clusters/{cluster}/migrate": {"brokerServiceUrl": "pulsar://elsewhere:6650"},
     "PUT /admin/v2/tenants/{tenant}": {"adminRoles": [], "allowedClusters": ["test"]},
     "POST /admin/v2/tenants/{tenant}": {"adminRoles": ["usurper"], "allowedClusters": ["test"]},
     "PUT /admin/v2/resourcegroups/{group}": {"publishRateInMsgs": 5},

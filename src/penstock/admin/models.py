@@ -116,6 +116,30 @@ class ClusterData(Model):
     key_file: str | None = Field(None, alias="brokerClientKeyFilePath")
 
 
+class ClusterUrl(Model):
+    """Where the cluster is reached to which clients move."""
+
+    service_url: str | None = Field(None, alias="serviceUrl")
+    service_url_tls: str | None = Field(None, alias="serviceUrlTls")
+    broker_service_url: str | None = Field(None, alias="brokerServiceUrl")
+    broker_service_url_tls: str | None = Field(None, alias="brokerServiceUrlTls")
+
+
+class ClusterMigration(Model):
+    """Whether all clients of a cluster move, and where those go who do."""
+
+    migrated: Flag = False
+    migrated_cluster_url: ClusterUrl | None = Field(None, alias="migratedClusterUrl")
+
+
+class NamespaceMigration(Model):
+    """Whether the clients of a namespace move to another cluster, and whether they wait for it."""
+
+    migrated: Flag
+    moved: Flag  # subscriptions were carried over: consumers go with a backlog, too
+    held_for_ms: Count = Field(alias="heldForMs")  # 0: they do not wait
+
+
 class TenantInfo(Model):
     """A tenant: its administrators, and the clusters where its namespaces may live."""
 

@@ -51,6 +51,7 @@ from penstock.broker.topics.delayed import DelayedIndexes
 from penstock.broker.topics.deleting import Deleting
 from penstock.broker.topics.directory import TopicDirectory, TopicIndex, TopicLoader
 from penstock.broker.topics.inactive import InactiveTopics
+from penstock.broker.topics.migration import Migration
 from penstock.broker.topics.namespaces import NamespaceResources, drop_unknown_ledgers, name_missing
 from penstock.broker.topics.non_persistent import NonPersistentTopics
 from penstock.broker.topics.partitioned import PartitionedTopics
@@ -227,6 +228,15 @@ class Broker:
         self.groups.sharing = self.sharing
         self._replication: Replication | None = None
         self._loader.prepare = self._prepare_replication
+        self.migration = Migration(
+            catalog=catalog,
+            cluster=limits.now.cluster_name,
+            loaded=self.index.loaded,
+            reads=self.reads,
+            changes=self.changes,
+            clock=clock,
+        )
+        self.policies.namespace_changed = self.migration.namespace_changed
         self.transactions = self._coordinator()
         self.recorder = self._recorder()
         self._loader.counts = self.recorder.usage
@@ -600,10 +610,12 @@ class Broker:
     async def _prepare_replication(self, topic: Topic) -> None:
         if (replication := self.replication()) is not None:
             await replication.prepare(topic)
+        self.migration.topic_changed(topic)
 
     def _replication_changed(self, topic: Topic) -> None:
         if (replication := self.replication()) is not None:
             replication.changed(topic)
+        self.migration.topic_changed(topic)
 
     def _marked(self, topic: PublishedTopic, marker: bytes) -> None:
         if (replication := self.replication()) is not None:

@@ -51,6 +51,7 @@ COMMANDS: Final = {
     "redrive": Command("redrive", "send dead letters to their topics again"),
     "copy": Command("redrive", "send a range of a topic to another topic"),
     "rewind": Command("rewind", "deliver a range of a topic to a subscription once more"),
+    "migrate": Command("migrate", "move to another cluster while clients go on"),
     "backup": Command("backup", "copy the data of a running broker"),
     "restore": Command("backup", "put a backup into a new data directory"),
     "upgrade": Command("upgrade", "say what a start of this version would do with stored data"),

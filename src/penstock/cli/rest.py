@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import select
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 from urllib.parse import urlencode, urlsplit
 
 from penstock.cli.exits import CommandFailed, Exit, wrong
 
 if TYPE_CHECKING:
+    import socket
     import ssl
     from collections.abc import Iterator, Mapping
     from types import TracebackType
@@ -136,6 +138,8 @@ class Rest:
             else:
                 kept = http.client.HTTPConnection(place, timeout=self._timeout_s)
             self._connections[scheme, place] = kept
+        elif kept.sock is not None and _is_readable(kept.sock):
+            kept.close()  # The broker has closed it, because it was idle; the next request connects again.
         return kept
 
     def __enter__(self) -> Self:
@@ -146,6 +150,13 @@ class Rest:
     ) -> None:
         for connection in self._connections.values():
             connection.close()
+
+
+def _is_readable(sock: socket.socket) -> bool:
+    """Whether something has come where nothing was asked: the end of the connection."""
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _answer(response: http.client.HTTPResponse, body: bytes) -> Answer:

@@ -9,7 +9,7 @@ Where: the only door to the generated classes; the broker imports the few it nam
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
@@ -65,6 +65,7 @@ from penstock.wire.pulsar_pb2 import (
     CommandSubscribe,
     CommandSuccess,
     CommandTcClientConnectRequest,
+    CommandTopicMigrated,
     CommandUnsubscribe,
     CommandWatchTopicList,
     CommandWatchTopicListClose,
@@ -131,6 +132,7 @@ __all__ = [
     "MessageCountQuery",
     "MessageIdData",
     "MessageMetadata",
+    "MigratedUrls",
     "Schema",
     "SingleMessageMetadata",
     "TransactionCommand",
@@ -157,6 +159,7 @@ __all__ = [
     "last_message_id",
     "lookup_connect",
     "lookup_failed",
+    "lookup_redirect",
     "partitioned_metadata",
     "partitioned_metadata_failed",
     "ping",
@@ -446,6 +449,18 @@ def lookup_connect(request_id: int, url: str, url_tls: str | None, *, through_se
     return encode(BaseCommand.LOOKUP_RESPONSE, body)
 
 
+def lookup_redirect(request_id: int, urls: MigratedUrls) -> bytes:
+    """Encode a lookup response: ask the brokers of another cluster."""
+    body = CommandLookupTopicResponse(
+        request_id=request_id,
+        response=CommandLookupTopicResponse.Redirect,
+        brokerServiceUrl=urls.plain,
+        brokerServiceUrlTls=urls.tls,
+        authoritative=False,
+    )
+    return encode(BaseCommand.LOOKUP_RESPONSE, body)
+
+
 def lookup_failed(request_id: int, code: int, message: str) -> bytes:
     """Encode the error of a lookup."""
     body = CommandLookupTopicResponse(
@@ -509,6 +524,24 @@ def close_consumer(consumer_id: int, request_id: int) -> bytes:
     """Encode an unsolicited CLOSE_CONSUMER, with `request_id` -1: the client subscribes again."""
     body = CommandCloseConsumer(consumer_id=consumer_id, request_id=request_id & _UINT64_MASK)
     return encode(BaseCommand.CLOSE_CONSUMER, body)
+
+
+class MigratedUrls(NamedTuple):
+    """Where the brokers of the cluster are to which topics were moved."""
+
+    plain: str | None
+    tls: str | None
+
+
+def topic_migrated(resource_id: int, urls: MigratedUrls, *, producer: bool) -> bytes:
+    """Encode TOPIC_MIGRATED: from now on, this producer or consumer looks its topic up at another cluster."""
+    body = CommandTopicMigrated(
+        resource_id=resource_id,
+        resource_type=CommandTopicMigrated.Producer if producer else CommandTopicMigrated.Consumer,
+        brokerServiceUrl=urls.plain,
+        brokerServiceUrlTls=urls.tls,
+    )
+    return encode(BaseCommand.TOPIC_MIGRATED, body)
 
 
 def ack_response(consumer_id: int, request_id: int, *, error: int | None = None, message: str | None = None) -> bytes:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter
 
 from penstock.admin.gateway import Ask
-from penstock.admin.models import ClusterData
+from penstock.admin.models import ClusterData, ClusterMigration, ClusterUrl
 from penstock.admin.routing import NO_CONTENT
 
 if TYPE_CHECKING:
@@ -53,6 +53,17 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
         """List the cluster's peer clusters."""
         data: dict[str, Any] = await ask(lambda broker: broker.clusters.get(cluster))
         return list(data.get("peerClusterNames") or ())
+
+    @router.get("/{cluster}/migrate", dependencies=[needs.superuser])
+    async def get_migration(cluster: str) -> ClusterMigration:
+        """Return whether a cluster is migrated, and where to."""
+        return ClusterMigration.model_validate(await ask(lambda broker: broker.migrations.cluster(cluster)))
+
+    @router.post("/{cluster}/migrate", dependencies=[needs.superuser], **NO_CONTENT)
+    async def update_migration(cluster: str, urls: ClusterUrl, *, migrated: bool = False) -> None:
+        """Say where clients of a cluster move to; with `migrated`, all of them do."""
+        given = urls.given()
+        await ask(lambda broker: broker.migrations.set_cluster(cluster, given, migrated=migrated))
 
     @router.get("/{cluster}/failureDomains", dependencies=[needs.superuser])
     async def failure_domains(cluster: str) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from fastapi import APIRouter, Body, Query, Request
 from fastapi.responses import JSONResponse
 
 from penstock.admin.gateway import Ask
-from penstock.admin.models import AuthAction, Bundles
+from penstock.admin.models import AuthAction, Bundles, NamespaceMigration
 from penstock.admin.models_policies import Policies
 from penstock.admin.responses import TOO_MANY_LISTINGS, ListingResponse
 from penstock.admin.routing import NAMESPACE, NO_CONTENT, Force, Namespace
+from penstock.broker.administration.migrations import HOLD_S_MAX
 from penstock.broker.policies.policy_values import OF_NAMESPACE
 from penstock.broker.topics.listing import Mode
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.admin.access import Needs
     from penstock.admin.gateway import Gateway
 
+HoldSeconds = Annotated[int, Query(ge=1, le=HOLD_S_MAX, description="How long clients wait at most")]
 ListMode = Literal["PERSISTENT", "NON_PERSISTENT", "ALL"]
 IncludeSystem = Annotated[bool, Query(alias="includeSystemTopic", description="Include system topics")]
 
@@ -29,6 +31,7 @@ def router(gateway: Gateway, needs: Needs) -> APIRouter:
     router = APIRouter(tags=["namespaces"])
     ask = Ask(gateway)
     _add_life(router, ask, needs)
+    _add_migration(router, ask, needs)
     _add_listing(router, ask, needs)
     _add_bundles(router, ask, needs)
     _add_permissions(router, ask, needs)
@@ -62,6 +65,30 @@ def _add_life(router: APIRouter, ask: Ask, needs: Needs) -> None:
     async def delete_namespace(name: Namespace, *, force: Force = False) -> None:
         """Delete an empty namespace; with `force`, also its topics."""
         await ask(lambda broker: broker.namespaces.delete(name, force=force))
+
+
+def _add_migration(router: APIRouter, ask: Ask, needs: Needs) -> None:
+    common: dict[str, Any] = {"dependencies": [needs.superuser]}
+
+    @router.get(f"{NAMESPACE}/migration", **common)
+    async def get_migration(name: Namespace) -> NamespaceMigration:
+        """Return whether the clients of a namespace move to another cluster."""
+        return NamespaceMigration.model_validate(await ask(lambda broker: broker.migrations.namespace(name)))
+
+    @router.post(f"{NAMESPACE}/migration", **common, **NO_CONTENT)
+    async def update_migration(name: Namespace, *, migrated: bool = False, hold: str | None = None) -> None:
+        """Let the clients of a namespace move to the cluster that `clusters/{cluster}/migrate` names, or stay."""
+        await ask(lambda broker: broker.migrations.set_namespace(name, migrated=migrated, hold=hold))
+
+    @router.post(f"{NAMESPACE}/migration/{{hold}}", **common, **NO_CONTENT)
+    async def hold_clients(name: Namespace, hold: str, seconds: HoldSeconds = 10) -> None:
+        """Disconnect the clients of a namespace, and let them wait for so long, or until it is moved or let go."""
+        await ask(lambda broker: broker.migrations.hold(name, hold, seconds))
+
+    @router.delete(f"{NAMESPACE}/migration/{{hold}}", **common, **NO_CONTENT)
+    async def let_clients_go(name: Namespace, hold: str) -> None:
+        """End a hold: clients go on here."""
+        await ask(lambda broker: broker.migrations.let_go(name, hold))
 
 
 def _add_listing(router: APIRouter, ask: Ask, needs: Needs) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.broker.administration.delayed_admin import DelayedAdmin
     from penstock.broker.administration.message_admin import MessageAdmin
     from penstock.broker.administration.message_sending import MessageSending
+    from penstock.broker.administration.migrations import Migrations
     from penstock.broker.administration.namespaces import Namespaces, Tenants
     from penstock.broker.administration.policy_admin import PolicyAdmin
     from penstock.broker.administration.resource_groups import ResourceGroups
@@ -51,6 +52,7 @@ class Administration:
     quotas: ResourceQuotas
     resource_groups: ResourceGroups
     clusters: Clusters
+    migrations: Migrations
     tenants: Tenants
     namespaces: Namespaces
     policies: PolicyAdmin

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.broker.policies.policy_values import CLUSTERS
+from penstock.broker.policies.policy_values import CLUSTERS, MIGRATION
 from penstock.core.errors import AlreadyExists, AuthorizationFailed, NotFound, PreconditionFailed
 from penstock.core.names import check_entity
 from penstock.wire.client.lookup import parse_service_url, shortened
@@ -33,6 +33,8 @@ SECRETS: Final = (
     "brokerClientTlsKeyStorePassword",
     "brokerClientSslFactoryPluginParams",
 )
+# The member that says where this cluster is migrated to; it has routes of its own, which are all that shows it.
+_KEPT: Final = (*SECRETS, MIGRATION)
 _SCHEMES: Final = {
     "serviceUrl": ("http", 8080),
     "serviceUrlTls": ("https", 8443),
@@ -86,10 +88,10 @@ class Clusters:
 
     def get(self, cluster: str) -> dict[str, Any]:
         """ClusterData of a cluster, without secrets. Raises NotFound."""
-        self._check(cluster)
+        self.check(cluster)
         stored = dict(self._catalog.documents(CLUSTERS).get(cluster) or {})
-        for secret in SECRETS:
-            stored.pop(secret, None)
+        for member in _KEPT:
+            stored.pop(member, None)
         if cluster == self.own:
             web, service = self._addresses.web, self._addresses.service
             stored.setdefault("serviceUrl", web.plain or None)
@@ -104,17 +106,21 @@ class Clusters:
         ours: dict[str, Any] | None = {} if cluster == self.own else None
         if is_taken(self._catalog.documents(CLUSTERS).get(cluster, ours), self._limits()):
             raise AlreadyExists("Cluster already exists")
-        await self._put(cluster, data)
+        await self._put(cluster, _without_migration(data))
 
     async def update(self, cluster: str, data: Mapping[str, Any]) -> None:
         """Replace the data of a cluster; secrets that are left out stay. Raises NotFound, PreconditionFailed."""
-        self._check(cluster)
+        self.check(cluster)
         before = self._catalog.documents(CLUSTERS).get(cluster) or {}
-        await self._put(cluster, {**{key: before[key] for key in SECRETS if key in before}, **data})
+        await self._put(cluster, {**{key: before[key] for key in _KEPT if key in before}, **_without_migration(data)})
+
+    async def set_migration(self, cluster: str, migration: Mapping[str, Any]) -> None:
+        """Store where a cluster is migrated to."""
+        await self._put(cluster, {**(self._catalog.documents(CLUSTERS).get(cluster) or {}), MIGRATION: migration})
 
     async def delete(self, cluster: str) -> None:
         """Delete a cluster. Raises NotFound, or PreconditionFailed while it has namespaces."""
-        self._check(cluster)
+        self.check(cluster)
         namespaces = self._catalog.namespaces().values()
         used = any(cluster in (policies.get("replication_clusters") or ()) for policies in namespaces)
         if used or cluster == self.own:
@@ -155,15 +161,25 @@ class Clusters:
 
     async def _put(self, cluster: str, data: Mapping[str, Any]) -> None:
         stored = {key: value for key, value in data.items() if value is not None}
-        for member, (scheme, port) in _SCHEMES.items():
-            if stored.get(member):
-                _check_url(member, stored[member], scheme, port)
+        check_urls(stored)
         await self._changes.stored(lambda done: self._catalog.put_document(CLUSTERS, cluster, stored, done))
         self._changed()
 
-    def _check(self, cluster: str) -> None:
+    def check(self, cluster: str) -> None:
+        """Raises NotFound."""
         if cluster not in self.names():
             raise NotFound("Cluster does not exist")
+
+
+def _without_migration(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in data.items() if key != MIGRATION}
+
+
+def check_urls(data: Mapping[str, Any]) -> None:
+    """Raises PreconditionFailed for a URL of a cluster that leads nowhere."""
+    for member, (scheme, port) in _SCHEMES.items():
+        if data.get(member):
+            _check_url(member, data[member], scheme, port)
 
 
 def _check_url(member: str, url: str, scheme: str, port: int) -> None:

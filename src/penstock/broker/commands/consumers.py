@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from penstock.broker.schemas.schema_registry import SchemaRegistry
     from penstock.broker.subscriptions.subscription import Subscription
     from penstock.broker.topics.directory import TopicDirectory
+    from penstock.broker.topics.migration import Migration
     from penstock.broker.topics.subscription_store import SubscriptionStore
     from penstock.broker.topics.topic import Topic
     from penstock.core.clock import Clock
@@ -73,6 +74,7 @@ class Consumers:
         memory: Row,
         clock: Clock,
         limits: Callable[[], BrokerLimits],
+        migration: Migration,
     ) -> None:
         self._topics = topics
         self._schemas = schemas
@@ -83,6 +85,7 @@ class Consumers:
         self._memory = memory
         self._clock = clock
         self._limits = limits
+        self._migration = migration
         self.handlers: Mapping[int, Handler] = {
             codec.BaseCommand.SUBSCRIBE: self._on_subscribe,
             codec.BaseCommand.CLOSE_CONSUMER: _on_close_consumer,
@@ -109,6 +112,8 @@ class Consumers:
             return
         name = TopicName.parse(body.topic)
         session.require(Action.CONSUME, name, subscription=body.subscription)
+        if not session.of_broker:
+            await self._migration.admit(session, name, body.consumer_id, producer=False)
         topic = await self._topics.get_or_create(name, create=body.force_topic_creation)
         durable = body.durable and topic.persistent
         if (
@@ -123,6 +128,7 @@ class Consumers:
         is_new = body.subscription not in topic.subscriptions
         subscription = await self._subscription(topic, body)
         try:
+            self._migration.check_consumer(session, subscription, body.consumer_id)
             await self._attach(session, body, subscription, schema)
         except BaseException:
             if is_new:  # A non-durable subscription was created for the consumer that failed.

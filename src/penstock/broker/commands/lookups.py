@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from penstock.broker.log_reads import LogReads
     from penstock.broker.subscriptions.consumer import Consumer
     from penstock.broker.topics.concurrency_limit import ConcurrencyLimit
+    from penstock.broker.topics.migration import Migration
     from penstock.broker.topics.namespaces import NamespaceResources
     from penstock.broker.topics.partitions import Partitions
     from penstock.broker.topics.placement import Placement
@@ -196,6 +197,7 @@ class Discovery:
         stopping: Callable[[], bool],
         check_serving: Callable[[TopicName], None],
         placement: Placement,
+        migration: Migration,
         transactions: bool = False,
     ) -> None:
         self._lookups = lookups  # limits concurrent lookup requests
@@ -208,6 +210,7 @@ class Discovery:
         self._stopping = stopping
         self._check_serving = check_serving  # raises ServiceNotReady, which names the topic, while stopping
         self._placement = placement
+        self._migration = migration
         self._transactions = transactions  # whether they are enabled
         self.handlers: Mapping[int, Handler] = {
             codec.BaseCommand.PARTITIONED_METADATA: self._on_partitioned_metadata,
@@ -231,6 +234,9 @@ class Discovery:
                 found = self._found(name, body.advertised_listener_name)
         except PenstockError as error:
             session.reply(codec.lookup_failed(body.request_id, error.wire_code, str(error)))
+            return
+        if (moved := self._migration.moved_to(name)) is not None:
+            session.reply(codec.lookup_redirect(body.request_id, moved))
             return
         urls = found.urls
         session.reply(codec.lookup_connect(body.request_id, urls.plain, urls.tls, through_service_url=found.guessed))
@@ -259,7 +265,9 @@ class Discovery:
                 self._resources.check_tenant(name.tenant)
                 if not is_coordinator(str(name)):
                     session.require(Action.LOOKUP, name, refusal="Client is not authorized to Get Partition Metadata")
-                count = await self._count(name, create=body.metadata_auto_creation_enabled)
+                # What is new of a namespace that was moved is made there.
+                create = body.metadata_auto_creation_enabled and self._migration.moved_to(name) is None
+                count = await self._count(name, create=create)
         except PenstockError as error:
             session.reply(codec.partitioned_metadata_failed(body.request_id, error.wire_code, str(error)))
             return

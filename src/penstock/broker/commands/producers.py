@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from penstock.broker.publishing.rates import Rates
     from penstock.broker.schemas.schema_registry import SchemaRegistry
     from penstock.broker.topics.directory import TopicDirectory
+    from penstock.broker.topics.migration import Migration
     from penstock.broker.topics.topic import Topic
     from penstock.broker.topics.topic_states import TopicStates
     from penstock.core.clock import Clock
@@ -73,6 +74,7 @@ class Producers:
         check_writable: Callable[[TopicName], None],
         names: Iterator[str],
         cluster: str,
+        migration: Migration,
     ) -> None:
         """Receive what this uses. Args: cluster: the name of this one."""
         self._topics = topics
@@ -85,6 +87,7 @@ class Producers:
         self._memory = memory
         self._clock = clock
         self._check_writable = check_writable  # raises an error if publishing is impossible now
+        self._migration = migration
         self._names = names  # generates names that are unique in the cluster
         self._cluster = cluster
         self.handlers: Mapping[int, Handler] = {
@@ -130,10 +133,13 @@ class Producers:
             session.require(Action.CONSUME, name, subscription=body.initial_subscription_name)
         if is_record_topic(str(name)):
             raise NotAllowed(f"{name} is a topic of the brokers: only they publish to it")
+        if not session.of_broker:
+            await self._migration.admit(session, name, body.producer_id, producer=True)
         self._check_writable(name)
         topic = await self._topics.get_or_create(name, create=True)
         if topic.system and not session.of_broker:
             raise NotAllowed(f"{name} is a topic of the brokers: only they publish to it")
+        self._migration.check_producer(session, topic, body.producer_id)
         topic.check_publishable()
         self._quotas.check_room(topic, session.connection.peer, body.producer_name or None)
         await self._quotas.check_producer(topic)

@@ -17,6 +17,7 @@ from penstock.broker.administration.delayed_admin import DelayedAdmin
 from penstock.broker.administration.finder import Finder
 from penstock.broker.administration.message_admin import MessageAdmin
 from penstock.broker.administration.message_sending import MessageSending
+from penstock.broker.administration.migrations import Migrations
 from penstock.broker.administration.namespaces import Namespaces, Tenants
 from penstock.broker.administration.policy_admin import PolicyAdmin
 from penstock.broker.administration.resource_groups import ResourceGroups
@@ -128,6 +129,12 @@ def administration(broker: Broker, *, for_peers: bool = False) -> Administration
         quotas=ResourceQuotas(catalog=catalog, changes=changes, resources=resources),
         resource_groups=groups,
         clusters=clusters,
+        migrations=Migrations(
+            catalog=catalog,
+            clusters=clusters,
+            policies=broker.policies,
+            clock=broker.clock,
+        ),
         tenants=Tenants(
             catalog=catalog,
             changes=changes,

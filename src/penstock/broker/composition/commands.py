@@ -44,6 +44,7 @@ def commands(broker: Broker, *, for_peers: bool = False) -> Commands:
             stopping=lambda: broker.stopping,
             check_serving=broker.check_lookup,
             placement=broker.placement,
+            migration=broker.migration,
             transactions=broker.limits.transactions,
         ),
         producers=Producers(
@@ -59,6 +60,7 @@ def commands(broker: Broker, *, for_peers: bool = False) -> Commands:
             check_writable=broker.check_writable,
             names=broker.producer_names,
             cluster=broker.limits.cluster_name,
+            migration=broker.migration,
         ),
         consumers=Consumers(
             topics=broker.topics,
@@ -70,6 +72,7 @@ def commands(broker: Broker, *, for_peers: bool = False) -> Commands:
             memory=memory,
             clock=clock,
             limits=limits,
+            migration=broker.migration,
         ),
         last_message=LastMessage(log=broker.log, reads=reads),
         schemas=Schemas(registry=broker.schemas, topics=broker.topics),

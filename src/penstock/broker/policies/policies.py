@@ -20,7 +20,14 @@ from penstock.broker.access.authorization import GRANTS
 from penstock.broker.policies.policy_defaults import defaults_of_records
 from penstock.broker.policies.policy_parts import BACKLOG_QUOTA
 from penstock.broker.policies.policy_table import POLICIES, EffectivePolicies, effective, policy
-from penstock.broker.policies.policy_values import OF_NAMESPACE, QUOTA_AGE, QUOTA_SIZE, RESOURCE_GROUP, tenant_group
+from penstock.broker.policies.policy_values import (
+    MIGRATION,
+    OF_NAMESPACE,
+    QUOTA_AGE,
+    QUOTA_SIZE,
+    RESOURCE_GROUP,
+    tenant_group,
+)
 from penstock.broker.policies.unenforced_policies import EMPTY_NAMESPACE, UNENFORCED_OF_TOPICS
 from penstock.core.errors import NamespaceNotFound, NotAllowed, PreconditionFailed, TopicNotFound
 from penstock.core.names import TopicName, parent_text
@@ -183,6 +190,8 @@ class PolicyService:
         self._refresh_rates = refresh_rates
         self._revoke = revoke
         self._of_namespaces: dict[str, EffectivePolicies] = {}
+        # Called with a namespace whose JSON may have changed, or with none: with any.
+        self.namespace_changed: Callable[[str | None], None] = lambda _name: None
 
     # -- in force
 
@@ -226,6 +235,7 @@ class PolicyService:
     def as_pulsar_json(self, namespace: str) -> dict[str, Any]:
         """The Policies JSON of a namespace, with all members of Pulsar's. Raises NamespaceNotFound."""
         stored = {key: value for key, value in self.namespace(namespace).items() if value is not None}
+        stored.pop(MIGRATION, None)
         return copy.deepcopy({**EMPTY_NAMESPACE, **stored})
 
     def topic(self, name: TopicName | str) -> dict[str, Any]:
@@ -412,11 +422,13 @@ class PolicyService:
         """
         self._of_namespaces.clear()
         self._spread(self._loaded(), all_differ=self._refresh_rates())
+        self.namespace_changed(None)
 
     def refresh_namespace(self, name: str) -> None:
         """Apply a change of one namespace, or of one tenant: thousands of topics of others need not be looked at."""
         of_it = f"://{name}/"
         self._refresh_some([topic for topic in self._loaded() if of_it in topic.text])
+        self.namespace_changed(name)
 
     def refresh_topic(self, name: str) -> None:
         """Apply a change of one topic, or of one partitioned topic."""

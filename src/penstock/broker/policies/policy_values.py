@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 # The kind of documents about clusters: this one, and others that topics may be replicated to.
 CLUSTERS: Final = "cluster"
 
+# Members about moving clients to another cluster, of a namespace's JSON and of this cluster's document. The first one
+# is Pulsar's; the other one is ours, and is shown by routes of its own only (`topics.migration`).
+MIGRATED: Final = "migrated"
+MIGRATION: Final = "migration"
+
 # The kind of document.
 RESOURCE_GROUP: Final = "resource-group"
 # The member of a tenant's JSON that names its group. Pulsar's TenantInfo has none.

@@ -161,6 +161,9 @@ class ProducerClient(Protocol):
     def remember_closed(self, producer_id: int) -> None:
         """Ignore SENDs that were in flight when their producer was detached."""
 
+    @property
+    def protocol_version(self) -> int: ...
+
     def reply(self, frame: bytes) -> None: ...
 
     async def probe(self) -> bool:

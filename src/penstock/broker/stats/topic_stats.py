@@ -508,6 +508,8 @@ class InternalStats:
 
 
 def _state(topic: Topic) -> str:
+    if topic.rests:
+        return "Fenced"
     if topic.terminated:
         return "Terminated"
     return "FencedForDeletion" if topic.fenced else "LedgerOpened"
@@ -533,7 +535,7 @@ def _cursor(subscription: Subscription) -> shapes.CursorStats:
         "cursorLedgerLastEntry": -1,
         "individuallyDeletedMessages": _ranges(subscription),
         "lastLedgerSwitchTimestamp": iso_time(topic.created_ms),
-        "state": "NoLedger",
+        "state": "Open" if subscription.durable else "NoLedger",
         "active": bool(subscription.consumers),
         "numberOfEntriesSinceFirstNotAckedMessage": subscription.read_entry_id - cursor.mark_delete,
         "totalNonContiguousDeletedMessagesRange": cursor.range_count,

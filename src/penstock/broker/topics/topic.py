@@ -134,6 +134,7 @@ class Topic:
         "refusals",
         "replay_reads",
         "resource_groups",
+        "shut",
         "subscriptions",
         "system",
         "tail",
@@ -180,6 +181,7 @@ class Topic:
         self.delayed: DelayedIndex | None = None  # None without Shared subscriptions
         self.terminated = False  # accepts no more messages, permanently
         self.fenced = False  # is being unloaded or deleted: no client attaches, no message is accepted
+        self.shut = False  # is moved to another cluster: clients are to connect there, or wait
         self.closed = False  # is not this broker's topic any more; its name may belong to another object
         self.write_access = WriteAccess(services.states.of(self.text).get("epoch"))
         self.deduplication: TopicDeduplication | None = None
@@ -240,6 +242,13 @@ class Topic:
         return not all(consumer.takes_any_schema for consumer in consumers)
 
     @property
+    def rests(self) -> bool:
+        """Whether its clients are to connect to another cluster, none is here any more, and nothing is under way."""
+        subscriptions = [one for one in self.subscriptions.values() if one.replicator is None]
+        busy = self.producers or any(one.consumers or one.pending for one in subscriptions)
+        return self.shut and not busy and self.next_entry_id == self.last_entry_id + 1
+
+    @property
     def delays(self) -> bool:
         return self.policies.delayed_delivery.active
 
@@ -247,6 +256,8 @@ class Topic:
         """Call right before attaching a client. Raises ServiceNotReady while the topic is unloaded or deleted."""
         if self.fenced or self.closed:
             raise ServiceNotReady(f"Topic is temporarily unavailable: {self.text} is being unloaded or deleted")
+        if self.shut:
+            raise ServiceNotReady(f"Topic is temporarily unavailable: {self.text} is moved to another cluster")
 
     def check_publishable(self) -> None:
         """Call right before attaching a producer. Raises TopicTerminated, or as `check_open` does."""

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 #   sends a stored message again.
 
 UNSOLICITED: Final = 2**64 - 1
+# Clients of older versions do not know TOPIC_MIGRATED. They look their topic up again, and are redirected by that.
+KNOWS_MIGRATION: Final = 20
 
 
 async def detach(topic: Topic, reads: LogReads) -> None:
@@ -64,14 +66,16 @@ async def detach(topic: Topic, reads: LogReads) -> None:
     await disconnect_producers(topic, reads)
 
 
-async def disconnect_producers(topic: Topic, reads: LogReads) -> None:
-    """Tell all producers to reconnect, once their accepted messages are acknowledged."""
+async def disconnect_producers(topic: Topic, reads: LogReads, urls: codec.MigratedUrls | None = None) -> None:
+    """Tell all producers to reconnect, once their accepted messages are acknowledged. Args: urls: to this cluster."""
     producers = list(topic.producers.values())
     for producer in producers:
         producer.session.forget_producer(producer)
         producer.session.remember_closed(producer.producer_id)
     await reads.settled()
     for producer in producers:
+        if urls is not None and producer.session.protocol_version >= KNOWS_MIGRATION:
+            producer.session.reply(codec.topic_migrated(producer.producer_id, urls, producer=True))
         producer.session.reply(codec.close_producer(producer.producer_id, UNSOLICITED))
 
 

@@ -197,9 +197,12 @@ class Connection:
         assert request_id is not None
         self._answer(request_id, what)
 
-    def acknowledge_each(self, consumer: Consumer, positions: Iterable[Position]) -> None:
-        """Acknowledge these entries and no others, without waiting for an answer."""
-        self._protocol.acknowledge(consumer, positions)
+    def acknowledge_each(self, consumer: Consumer, positions: Iterable[Position], *, wait: bool = False) -> None:
+        """Acknowledge these entries and no others; with `wait`, durably. Raises as `request`."""
+        request_id = self._protocol.acknowledge(consumer, positions, wait=wait)
+        if request_id is not None:
+            self._answer(request_id, f"acknowledging entries of {consumer.topic}")
+            return
         with self._told:
             self._client.flush()
 
