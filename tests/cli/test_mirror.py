@@ -23,12 +23,13 @@ from penstock.cli.feeds import Feed, connected, ends, reader_body
 from penstock.cli.main import main
 from penstock.cli.mirroring import Place, Places
 from penstock.spark.client.message_id import EARLIEST, MessageId
+from penstock.testing.process import BrokerProcess
+from penstock.testing.tokens import SECRET, data_url, token
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from penstock.testing.process import BrokerProcess
     from penstock.wire.client.events import Message
 
 WAIT_S = 120.0
@@ -226,6 +227,36 @@ def test_only_what_was_published_since_a_time_is_copied(
     with mirror(broker, topic, "--from-time", str(old_ms + 1)) as copy:
         copy.wait_for("the copy is complete")
         assert set(values(copy.url, topic, 1)) == {b"new"}
+
+
+def test_whoever_may_consume_may_mirror_and_leaves_no_trace(tmp_path: Path) -> None:
+    (tmp_path / "conf").write_text(
+        "authenticationEnabled=true\nauthorizationEnabled=true\n"
+        "authenticationProviders=org.apache.pulsar.broker.authentication.AuthenticationProviderToken\n"
+        f"tokenSecretKey={data_url(SECRET)}\nsuperUserRoles=admin\n"
+    )
+    (tmp_path / "reader").write_text(token("reader"))
+    name = "persistent://public/default/secret"
+    with BrokerProcess(tmp_path / "data", ["--config", str(tmp_path / "conf")]) as source:
+        headers = {"authorization": f"Bearer {token('admin')}"}
+        admin = httpx.Client(base_url=f"{source.admin_url}/admin/v2/", headers=headers, timeout=60)
+        admin.post("namespaces/public/default/permissions/reader", json=["consume"]).raise_for_status()
+        client = pulsar.Client(
+            source.url,
+            authentication=pulsar.AuthenticationToken(token("admin")),
+            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+        )
+        publish(client, name, b"0", b"1")
+        with mirror(source, "public/default", "--token-file", str(tmp_path / "reader")) as copy:
+            copy.wait_for("the copy is complete: 2 messages")
+            assert values(copy.url, name, 2) == [b"0", b"1"]
+        assert admin.get("persistent/public/default").json() == [name]
+        assert admin.get("persistent/public/default/secret/subscriptions").json() == []
+        (tmp_path / "nobody").write_text(token("nobody"))
+        status = main(["mirror", name, "--from", source.url, "--token-file", str(tmp_path / "nobody")])
+        assert status == Exit.NOT_ALLOWED
+        client.close()
+        admin.close()
 
 
 def test_what_is_wrong_is_said_before_anything_is_started(

@@ -87,10 +87,11 @@ def connected(target: Target, *, wait_s: float = 30.0) -> Iterator[Cluster]:
         with Cluster(endpoint) as cluster:
             yield cluster
     except ClientError as error:
-        raise CommandFailed(_said(error), _status(error)) from error
+        raise CommandFailed(said(error), _status(error)) from error
 
 
-def _said(error: ClientError) -> str:
+def said(error: ClientError) -> str:
+    """Return an error in the words of the command line."""
     text = str(error)
     for theirs, ours in _OURS.items():
         text = text.replace(theirs, ours)

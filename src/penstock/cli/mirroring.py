@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from penstock.broker.publishing.own_entries import OwnEntry
 from penstock.broker.schemas.checks.model import TYPES
 from penstock.cli.exits import CommandFailed
-from penstock.cli.feeds import Feed, connected, ends, reader_body, start_of
+from penstock.cli.feeds import Feed, connected, ends, reader_body, said, start_of
 from penstock.core.checksum import SEAL_BYTES
 from penstock.core.errors import PenstockError, WireCode
 from penstock.core.names import TopicName, parent_text
@@ -105,10 +105,10 @@ class Places:
         self._changed = False
         self._places: dict[str, Place] = {}
         try:
-            said = json.loads(path.read_text(encoding="utf-8"))
+            kept = json.loads(path.read_text(encoding="utf-8"))
             self._places = {
                 topic: Place(MessageId(*map(int, where.split(":"))), int(here))
-                for topic, (where, here) in said["topics"].items()
+                for topic, (where, here) in kept["topics"].items()
             }
         except FileNotFoundError:
             return
@@ -116,9 +116,9 @@ class Places:
             raise CommandFailed(
                 f"{path} does not say how far the mirror is: {error}; name another --data-dir"
             ) from error
-        if said.get("from") != source:
+        if kept.get("from") != source:
             raise CommandFailed(
-                f"{path.parent} has a copy of {said.get('from')}, not of {source}: name another --data-dir; if it is "
+                f"{path.parent} has a copy of {kept.get('from')}, not of {source}: name another --data-dir; if it is "
                 f"the same cluster under a new address, write that into {path}"
             )
 
@@ -346,7 +346,7 @@ class Mirror:
             came = self._take_turn(cluster, one)
         except ClientError as error:
             one.given_up = not error.may_pass
-            self._failed(one, str(error), RETRY_NS if error.may_pass else RETRY_SELDOM_NS)
+            self._failed(one, said(error), RETRY_NS if error.may_pass else RETRY_SELDOM_NS)
             return False
         except PenstockError as error:
             self._failed(one, str(error), RETRY_NS)
