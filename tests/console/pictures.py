@@ -34,10 +34,16 @@ PICTURES: Final = (
     ("console-topics", "/topics", None, "checkout", TELEPHONE, 844, True),
     ("console-messages", "/messages", {"name": CHECKOUT}, "order 2", DESK, 800, False),
 )
+# A standalone broker has no load report without it.
+BALANCED: Final = {
+    "loadBalancerEnabled": "true",
+    "loadManagerClassName": "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl",
+}
 STUCK: Final = "persistent://public/default/checkout"
-# Page, its values, and a text of it, before Apache Pulsar. The first two are taken.
+# Page, its values, and a text of it, before Apache Pulsar. The second and the fourth are taken.
 BEFORE_PULSAR: Final = (
     ("/overview", None, "has stored a message and received it again"),
+    ("/overview", None, "Direct memory"),
     ("/topic", {"name": STUCK}, "its client has as many messages as it has asked for"),
     ("/why", {"of": "public/default/checkout"}, "its client has as many messages as it has asked for"),
     ("/topics", None, "checkout"),
@@ -77,8 +83,8 @@ def _of_pulsar(directory: Path, tab: Page) -> None:
             window.show(page, values)
             tab.until(f"document.body.innerText.includes({text!r})", within_s=120)
             sys.stdout.write(f"{page}: {text}\n")
-            if number < 2:
-                _take(tab, ("console-before-pulsar", "console-why-of-pulsar")[number], DESK, 900)
+            if number in {1, 3}:
+                _take(tab, ("console-before-pulsar", "console-why-of-pulsar")[number // 3], DESK, 900)
 
 
 @contextmanager
@@ -86,7 +92,7 @@ def _before_pulsar(directory: Path) -> Iterator[ProxyProcess]:
     """Yield a proxy before Apache Pulsar, one of whose consumers takes nothing."""
     log = directory / "proxy.log"
     with (
-        PulsarProcess(directory / "pulsar") as peer,
+        PulsarProcess(directory / "pulsar", BALANCED) as peer,
         ProxyProcess(peer.url, ["--upstream-admin", peer.admin_url], log_path=log) as proxy,
     ):
         client = pulsar.Client(proxy.url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))

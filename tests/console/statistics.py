@@ -30,7 +30,7 @@ def stats(
     return {**STATS, "subscriptions": {"s": {**SUBSCRIPTION, "consumers": consumers, **(subscription or {})}}, **of}
 
 
-THE_CONSUMER = "consumer c1 at /10.0.0.7:5000 of subscription s"
+THE_CONSUMER = "consumer c1 at 10.0.0.7:5000 of subscription s"
 # Of one look.
 ONE_LOOK: list[tuple[dict[str, Any], Found]] = [
     (stats(), []),

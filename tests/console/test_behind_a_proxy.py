@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import httpx
 import pytest
 
+from penstock import __version__
 from penstock.testing.process import ProxyProcess
 from penstock.testing.tokens import token
 from tests.console.shop import CHECKOUT
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 _UNUSED: Final = "/admin/v3/why/"
 # What Apache Pulsar does not have.
 _OWN: Final = ("/admin/v3/overview", "/admin/v3/topics", "/admin/v3/tenants", "/admin/v3/settings", "/admin/v3/who")
+# What Apache Pulsar calls JSON, and is a text without quotes.
+_TEXTS: Final = ("/admin/v2/brokers/health", "/admin/v2/brokers/version")
 PAGES: Final[tuple[tuple[str, dict[str, str], str], ...]] = (
     ("/overview", {}, "Memory of this proxy"),
     ("/topics", {"within": "shop/orders"}, "checkout"),
@@ -42,6 +45,7 @@ FOREIGN_TEXTS: Final[tuple[tuple[str, dict[str, str], str], ...]] = (
     ("/overview", {}, "The cluster behind this proxy"),
     ("/overview", {}, "has stored a message and received it again"),
     ("/overview", {}, "Direct memory"),
+    ("/overview", {}, __version__),
     ("/tenants", {}, "Resource groups of the cluster"),
     ("/tenants", {}, "gold"),
     ("/topic", {"name": CHECKOUT}, "its client has as many messages as it has asked for"),
@@ -59,7 +63,8 @@ def foreign(admin_url: str) -> Iterator[str]:
                 self._send(404, b'{"reason":"HTTP 404 Not Found"}', "application/json")
                 return
             answer = httpx.request(self.command, admin_url + self.path, trust_env=False, timeout=60)
-            self._send(answer.status_code, answer.content, answer.headers.get("content-type", "text/plain"))
+            kind = answer.headers.get("content-type", "text/plain")
+            self._send(answer.status_code, answer.content, "application/json" if self.path.startswith(_TEXTS) else kind)
 
         def _send(self, status: int, body: bytes, kind: str) -> None:
             self.send_response(status)

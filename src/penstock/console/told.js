@@ -30,7 +30,7 @@ function ofSubscription(name, now, before) {
   }
   const earlier = new Map((before?.consumers ?? []).map((one) => [one.consumerName, one]));
   for (const consumer of ready > 0 ? consumers : []) {
-    const who = `consumer ${consumer.consumerName} at ${consumer.address ?? "an unknown address"} of ${what}`;
+    const who = `consumer ${consumer.consumerName} at ${consumer.address?.replace(/^\//, "") ?? "an unknown address"} of ${what}`;
     const then = earlier.get(consumer.consumerName);
     if (consumer.blockedConsumerOnUnackedMsgs) {
       found.push({ ...slows, what: who, reason: "unacked-messages", limit: "unacknowledged messages of this consumer",

@@ -37,7 +37,7 @@ export function ForeignCluster() {
       note=${data?.load ? `Of the broker that answers, as of ${format.clock(data.load.lastUpdate)}; rates are of its last minute.` : ""}>
       <${Waiting} ...${seen} />
       ${data && html`<${Tiles} items=${tiles(data)} />
-        ${!data.load && html`<p class="quiet">This broker gives no load report to you, so its rates are not shown.</p>`}
+        ${!data.load && html`<p class="quiet">This broker gives you no load report, so its rates are not shown. A standalone one has none.</p>`}
         <${Table} label="Brokers of the cluster" rows=${data.brokers ?? []} rowKey=${(one) => one} empty="The brokers of the cluster are not told." columns=${[
           { head: "Broker", cell: (one) => html`<${Name} text=${one} />` },
           { head: "Leader", cell: (one) => (leads(one, data.leader) ? "yes" : "") },
