@@ -17,7 +17,7 @@ from examples.flight_demo.page.squares import MONTHS, rows_of
 from examples.flight_demo.page.svg import tag, words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from examples.flight_demo.findings import Findings, Meanwhile, Movement
 
@@ -48,7 +48,7 @@ def render(findings: Findings) -> str:
         tag("div", _months(findings), _how_late(findings), class_="pair"),
         _days(findings),
         _worst(findings),
-        *(_through(findings.meanwhile) if findings.meanwhile is not None else ()),
+        *([_through(findings.meanwhile)] if findings.meanwhile is not None else []),
         *(_behind(step) for step in findings.movements if any(lag.messages for lag in step.lags)),
         _moved(findings),
         tag("footer", tag("p", words(findings.versions))),
@@ -176,12 +176,12 @@ def _worst(findings: Findings) -> str:
     )
 
 
-def _through(meanwhile: Meanwhile) -> Iterator[str]:
+def _through(meanwhile: Meanwhile) -> str:
     """What the broker went through: the flood, the quota, the kill."""
     flooded, shared = meanwhile.flooded, meanwhile.shared
     most = max((look.pool_bytes for look in flooded.looks), default=0)
     muted = max((look.muted for look in flooded.looks), default=0)
-    yield _section(
+    flood = _section(
         "A flood that did not drown it",
         f"{flooded.connections} connections sent {flooded.sent_bytes / MIB:,.0f} MiB at once to a broker with "
         f"{flooded.pool_bytes / MIB:,.0f} MiB for requests. It was seen to use {most / MIB:.1f} MiB, and may use "
@@ -197,18 +197,22 @@ def _through(meanwhile: Meanwhile) -> Iterator[str]:
         ),
     )
     rates = curves.rates_of(shared.looks)
-    yield _section(
+    quota = _section(
         "A quota for two",
         f"The airlines {' and '.join(shared.airlines)} share a quota of {shared.per_s:,} flights a second; a year was "
         f"replayed in {shared.looks[-1].at_s if shared.looks else 0:.0f} s. "
-        + (" ".join(shared.words[:1]) or "In no look did one of them wait for it."),
+        + (
+            "".join(f"In the broker's words: {one}" for one in shared.words[:1])
+            or "In no look did one of them wait for it."
+        ),
         (curves.shares(shared, wide=wide) for wide in (True, False)),
         _table(
             ["Second", *(f"{airline}, flights a second" for airline in shared.airlines)],
             [[f"{at_s:.1f}", *(f"{rate:,.0f}" for rate in each)] for at_s, each in rates],
         ),
     )
-    yield tag("section", tag("h2", "A consumer that was killed"), tag("p", words(meanwhile.killed)))
+    killed = tag("section", tag("h2", "A consumer that was killed"), tag("p", words(meanwhile.killed)))
+    return tag("div", flood, quota, class_="pair") + killed
 
 
 def _behind(step: Movement) -> str:
