@@ -33,16 +33,19 @@ import org.apache.pulsar.client.api.SubscriptionInitialPosition;
  * for Pulsar. What fails meanwhile is not left to chance: `Troubles` says after how many numbers.
  */
 public final class Flink {
-    private static final int CASE_TIMEOUT_S = 600;
+    private static final int CASE_TIMEOUT_S = 900;
     private static final int COPIED = 20_000;
     /** Fewer, because each is sent in a transaction that waits for its checkpoint, and much is copied again. */
     private static final int COPIED_ONCE = 10_000;
     private static final int KILLS = 10;
     private static final int CHECKPOINT_MS = 300;
     private static final int RESTART_MS = 200;
-    /** A job that fails between two steps of its checkpoint leaves a transaction that only its timeout ends. */
-    private static final long TRANSACTION_TIMEOUT_MS = 60_000;
-    private static final int NEXT_TIMEOUT_S = 90;
+    /**
+     * A job that fails between two steps of its checkpoint leaves a transaction that only its timeout ends. It must be
+     * longer than the broker and the job take to start again, because the sink drops what has timed out.
+     */
+    private static final long TRANSACTION_TIMEOUT_MS = 180_000;
+    private static final int NEXT_TIMEOUT_S = 240;
 
     private static int turn;
 
