@@ -11,7 +11,7 @@ import pytest
 
 from penstock.broker.composition.administration import administration
 from penstock.broker.publishing.replicated import POSITION_PROPERTY
-from penstock.broker.replication.replicator import HANDLED_PER_TURN, IDLE_S, Replicator
+from penstock.broker.replication.replicator import HANDLED_PER_TURN, IDLE_S, Replicator, Turns
 from penstock.core.units import MIB
 from penstock.wire import metadata
 from penstock.wire.client.frames import payload_in
@@ -231,3 +231,31 @@ async def test_what_was_not_sent_is_sent_after_a_restart_without_any_client(tmp_
         async with cluster(tmp_path, "east") as east:
             pair = Pair(east, west)
             await until(lambda: pair.arrived == [b"0", b"1"])
+
+
+async def test_all_replicators_together_have_one_turn_of_the_loop() -> None:
+    """A hundred topics that catch up make it no longer than one does, and none of them waits for the others' end."""
+    line, left = Turns(), dict.fromkeys(range(100), 1_000)
+    sent: list[tuple[int, int]] = []
+
+    def enter(name: int) -> None:
+        def turn(most: int) -> int:
+            handled = min(most, left[name], 70)
+            left[name] -= handled
+            sent.append((name, handled))
+            if left[name]:
+                enter(name)
+            return handled
+
+        line.enter(turn)
+
+    for name in left:
+        enter(name)
+    worst = 0
+    while any(left.values()):
+        begun = len(sent)
+        await asyncio.sleep(0)  # one turn of the loop
+        worst = max(worst, sum(handled for _, handled in sent[begun:]))
+
+    assert worst == HANDLED_PER_TURN
+    assert len({name for name, _ in sent[: len(left)]}) == len(left), "each had its turn before one had two"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from penstock.broker.policies.policy_values import CLUSTERS
 from penstock.broker.replication.remote import Remote
-from penstock.broker.replication.replicator import Replicator, ReplicatorServices
+from penstock.broker.replication.replicator import Replicator, ReplicatorServices, Turns
 from penstock.broker.replication.snapshots import SnapshotServices, TopicSnapshots
 from penstock.broker.subscriptions.replicating import with_replicated
 from penstock.core.errors import PenstockError
@@ -90,6 +90,7 @@ class Replication:
             partitions=parts.partitions,
             clock=parts.clock,
             chance=chance,
+            turns=Turns(),
         )
         self.snapshots = SnapshotServices(
             cluster=self._services.cluster, limits=parts.limits, clock=parts.clock, chance=chance

@@ -65,7 +65,7 @@ log = logging.getLogger(__name__)
 
 # Room decides how much is on its way; there is no other client that has to ask for messages.
 PERMITS: Final = 1 << 20
-# Entries that are sent, or passed over, in one turn of the loop: some milliseconds.
+# Entries that are sent, or passed over, in one turn of the loop by all replicators together: some milliseconds.
 HANDLED_PER_TURN: Final = 200
 # A producer that had nothing to send for this long is closed.
 IDLE_S: Final = 60.0
@@ -104,6 +104,36 @@ class _WaitingMarker:
     sent: bool = False
 
 
+class Turns:
+    """The line of replicators that have something to send: each has its turn, and all have one turn of the loop.
+
+    Why: a hundred topics that catch up at once would make it a hundred times as long.
+    """
+
+    def __init__(self) -> None:
+        self._line: deque[Callable[[int], int]] = deque()
+        self._is_due = False
+
+    def enter(self, go_on: Callable[[int], int]) -> None:
+        """Call this with how many entries may be handled, when it is its turn; it returns how many were."""
+        self._line.append(go_on)
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        left = HANDLED_PER_TURN
+        try:
+            for _ in range(len(self._line)):
+                left -= self._line.popleft()(left)
+                if left <= 0:
+                    break
+        finally:  # What is wrong with one replicator holds up no other.
+            self._is_due = bool(self._line)
+            if self._is_due:
+                asyncio.get_running_loop().call_soon(self._next)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicatorServices:
     """Parts that all replicators share."""
@@ -115,6 +145,7 @@ class ReplicatorServices:
     partitions: Callable[[TopicName], int]
     clock: Clock
     chance: Random
+    turns: Turns
 
 
 class ReplicatorFollower(ABC):
@@ -168,7 +199,7 @@ class Replicator(SubscribedReplicator):
         self._timer: asyncio.TimerHandle | None = None  # to try again
         self._idle: asyncio.TimerHandle | None = None  # while the producer is open
         self._busy = False  # something was sent since the timer was set
-        self._turns = False  # the rest of what is queued is for the next turn
+        self._in_line = False
         self._settling = False  # receipts of this turn are to be settled
         self._ended = False
         self._markers: dict[str, _WaitingMarker] = {}
@@ -355,45 +386,48 @@ class Replicator(SubscribedReplicator):
     # -- sending ------------------------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """Send what is queued; if that needs an answer of the other cluster first, work on that."""
+        """Send what is queued, when it is its turn."""
+        if self._work is None and not self._in_line and (self._queued or self._due_markers()):
+            self._in_line = True
+            self._services.turns.enter(self._turn)
+
+    def _turn(self, most: int) -> int:
+        """Send what is queued, and return how many entries that were, at most this many.
+
+        If that needs an answer of the other cluster first, work on that.
+        """
+        self._in_line = False
         markers = self._due_markers()
-        if self._work is not None or self._turns or not (self._queued or markers):
-            return
+        queued = len(self._queued)
+        if self._work is not None or not (queued or markers):
+            return 0
         if self._producer is not None and self._link is not None:
             self._busy = True
             if markers:
                 self._send_markers(self._link, self._producer, markers)
-            if not self._queued:
-                return
+            if not queued:
+                return len(markers)
             try:
-                version = self._send_queued(self._link, self._producer)
+                version = self._send_queued(self._link, self._producer, most)
             except RemoteProblem as error:
                 self.failed(error)
-                return
+                return 1
             if version is None:
-                return
+                return len(markers) + queued - len(self._queued)
             work = self._register(self._link, version)
         elif markers:
             work = self._open()
         else:
-            for _ in range(min(HANDLED_PER_TURN, len(self._queued))):
+            for _ in range(min(most, queued)):
                 if self._wanted(self._queued[0]) is not None:
+                    work = self._open()
                     break
                 self._passed_over(self._queued[0])
             else:
-                self._go_on_next_turn()
-                return  # Nobody there needs a producer for these.
-            work = self._open()
+                self._go_on()
+                return queued - len(self._queued)  # Nobody there needs a producer for these.
         self._work = asyncio.get_running_loop().create_task(self._carried_out(work))
-
-    def _go_on_next_turn(self) -> None:
-        if self._queued:
-            self._turns = True
-            asyncio.get_running_loop().call_soon(self._next_turn)
-
-    def _next_turn(self) -> None:
-        self._turns = False
-        self._go_on()
+        return 1 + queued - len(self._queued)
 
     async def _carried_out(self, work: object) -> None:
         try:
@@ -432,8 +466,8 @@ class Replicator(SubscribedReplicator):
         there = b"" if stored is None else await self.remote.register(link, topic.text, stored.schema)
         self._versions[version] = there
 
-    def _send_queued(self, link: Link, producer: ForwardingProducer) -> bytes | None:
-        """Send entries; stops at one whose schema is not registered there, and returns its version.
+    def _send_queued(self, link: Link, producer: ForwardingProducer, most: int) -> bytes | None:
+        """Send at most this many entries; stops at one whose schema is not registered there, and returns its version.
 
         What may be refused waits until nothing is on its way: it would be sent again each time that this is tried.
 
@@ -444,7 +478,7 @@ class Replicator(SubscribedReplicator):
         ledger_id, own, needed = self.subscription.topic.ledger_id, self._services.cluster, None
         connection = link.client.connection
         entry_bytes_max = link.entry_bytes_max
-        for _ in range(min(HANDLED_PER_TURN, len(self._queued))):
+        for _ in range(min(most, len(self._queued))):
             entry = self._queued[0]
             about = self._wanted(entry)
             if about is None:
@@ -478,7 +512,7 @@ class Replicator(SubscribedReplicator):
             self._sent.append(_Sent(entry.entry_id, entry.nbytes))
             self.bytes_out += entry.nbytes
         else:
-            self._go_on_next_turn()
+            self._go_on()
         link.client.flush()
         return needed
 
