@@ -113,7 +113,7 @@ class Consumers:
         name = TopicName.parse(body.topic)
         session.require(Action.CONSUME, name, subscription=body.subscription)
         if not session.of_broker:
-            await self._migration.admit(session, name, body.consumer_id, producer=False)
+            await self._migration.admit(name)
         topic = await self._topics.get_or_create(name, create=body.force_topic_creation)
         durable = body.durable and topic.persistent
         if (

@@ -134,7 +134,7 @@ class Producers:
         if is_record_topic(str(name)):
             raise NotAllowed(f"{name} is a topic of the brokers: only they publish to it")
         if not session.of_broker:
-            await self._migration.admit(session, name, body.producer_id, producer=True)
+            await self._migration.admit(name)
         self._check_writable(name)
         topic = await self._topics.get_or_create(name, create=True)
         if topic.system and not session.of_broker:

@@ -180,11 +180,11 @@ class Migration:
 
     # -- clients that come --------------------------------------------------------------------------------------------
 
-    async def admit(self, session: ProducerClient, name: TopicName, resource_id: int, *, producer: bool) -> None:
-        """Wait while the topic's namespace is held. Raises ServiceNotReady when it was moved; the client knows where.
+    async def admit(self, name: TopicName) -> None:
+        """Wait while the topic's namespace is held. Raises ServiceNotReady when it was moved.
 
-        Apache Pulsar does not answer the command. With an error that passes, clients try again at once, and not when
-        they have given up waiting.
+        The client then looks the topic up again, and is redirected by that. TOPIC_MIGRATED before the error would say
+        the same, but the C++ client, and Python's, hang for ever when they get both while they connect again.
         """
         namespace = _namespace_of(name)
         if (stage := self.stage(namespace)) is None or _stays(str(name)):
@@ -196,7 +196,7 @@ class Migration:
                     await released.wait()
             stage = self.stage(namespace)
         if stage is not None and stage.moved and stage.urls is not None:
-            self._refuse(session, str(name), resource_id, stage.urls, producer=producer)
+            raise ServiceNotReady(_moved_text(str(name), stage.urls))
 
     def check_producer(self, session: ProducerClient, topic: Topic, resource_id: int) -> None:
         """Raises ServiceNotReady for a producer that has to go; the client knows where."""
@@ -223,7 +223,11 @@ class Migration:
     ) -> None:
         if session.protocol_version >= KNOWS_MIGRATION:
             session.reply(codec.topic_migrated(resource_id, urls, producer=producer))
-        raise ServiceNotReady(f"{topic} has moved to the cluster at {urls.plain or urls.tls}; connect there")
+        raise ServiceNotReady(_moved_text(topic, urls))
+
+
+def _moved_text(topic: str, urls: codec.MigratedUrls) -> str:
+    return f"{topic} has moved to the cluster at {urls.plain or urls.tls}; connect there"
 
 
 def _namespace_of(name: TopicName) -> str:
