@@ -256,6 +256,25 @@ def test_clients_that_go_on_meanwhile_lose_nothing(
     migrate("finish")
 
 
+def test_official_clients_go_as_pulsars_own_administration_says(
+    east: BrokerProcess, west: BrokerProcess, namespace: str, client: pulsar.Client
+) -> None:
+    topic = f"persistent://{namespace}/t"
+    consumer = subscribed(client, topic, "s", pulsar.ConsumerType.Exclusive)
+    producer = client.create_producer(topic, batching_enabled=False)
+    producer.send(b"0")
+    ask(west, "PUT", f"tenants/{namespace.partition('/')[0]}", {"adminRoles": [], "allowedClusters": ["west"]})
+    ask(west, "PUT", f"namespaces/{namespace}")
+    ask(east, "POST", "clusters/east/migrate?migrated=false", {"brokerServiceUrl": west.url})
+    ask(east, "POST", f"namespaces/{namespace}/migration?migrated=true")
+    producer.send(b"1")
+    new = subscribed(client, topic, "new", pulsar.ConsumerType.Shared)
+    client.create_producer(topic).send(b"2")
+    assert drained(consumer, 3) == [0, 1, 2]
+    assert drained(new, 3) == [0, 1, 2]
+    assert ask(west, "GET", f"persistent/{namespace}/t/stats")["msgInCounter"] == 2
+
+
 def test_a_move_that_was_interrupted_anywhere_goes_on(
     east: BrokerProcess, west: BrokerProcess, namespace: str, client: pulsar.Client, there: pulsar.Client, migrate: Run
 ) -> None:

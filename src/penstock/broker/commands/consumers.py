@@ -128,8 +128,8 @@ class Consumers:
         is_new = body.subscription not in topic.subscriptions
         subscription = await self._subscription(topic, body)
         try:
-            self._migration.check_consumer(session, subscription, body.consumer_id)
-            await self._attach(session, body, subscription, schema)
+            if not self._migration.sends_on(session, subscription, body.consumer_id):
+                await self._attach(session, body, subscription, schema)
         except BaseException:
             if is_new:  # A non-durable subscription was created for the consumer that failed.
                 topic.end_if_idle(subscription)

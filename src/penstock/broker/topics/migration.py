@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.broker.policies.policy_values import CLUSTERS, MIGRATED, MIGRATION
 from penstock.broker.topics.topic import subscribed_topic
-from penstock.broker.topics.topic_life import KNOWS_MIGRATION, disconnect_producers
+from penstock.broker.topics.topic_life import KNOWS_MIGRATION, UNSOLICITED, disconnect_producers
 from penstock.core.errors import ServiceNotReady
 from penstock.core.system_topics import is_coordinator, is_system_topic
 from penstock.wire import codec
@@ -204,15 +204,23 @@ class Migration:
         if urls is not None and _is_replicated(topic):
             self._refuse(session, topic.text, resource_id, urls, producer=True)
 
-    def check_consumer(self, session: ProducerClient, subscription: Subscription, resource_id: int) -> None:
-        """Raises ServiceNotReady for a consumer that has to go; the client knows where. Others go later."""
+    def sends_on(self, session: ProducerClient, subscription: Subscription, consumer_id: int) -> bool:
+        """Whether a consumer that comes was sent on, as by Apache Pulsar: told where to and closed, without an answer.
+
+        Others go later. Raises ServiceNotReady for a client that does not know TOPIC_MIGRATED.
+        """
         topic = subscribed_topic(subscription)
         urls = self._urls(topic)
         if urls is None:
-            return
-        if _is_replicated(topic) and not topic.producers and _is_done(topic, subscription):
-            self._refuse(session, topic.text, resource_id, urls, producer=False)
-        self._look_soon(topic)
+            return False
+        if not (_is_replicated(topic) and not topic.producers and _is_done(topic, subscription)):
+            self._look_soon(topic)
+            return False
+        if session.protocol_version < KNOWS_MIGRATION:
+            raise ServiceNotReady(_moved_text(topic.text, urls))
+        session.reply(codec.topic_migrated(consumer_id, urls, producer=False))
+        session.reply(codec.close_consumer(consumer_id, UNSOLICITED))
+        return True
 
     def _urls(self, topic: Topic) -> codec.MigratedUrls | None:
         stage = None if topic.system or _stays(topic.text) else self.stage(_namespace_of(topic.name))
