@@ -65,12 +65,12 @@ public class MovingClient {
         });
         publishing.start();
         consuming.start();
-        System.out.println("ready");
+        System.out.println("> ready");
         BufferedReader orders = new BufferedReader(new InputStreamReader(System.in));
         for (String order = orders.readLine(); order != null && !order.equals("end"); order = orders.readLine()) {
             longest[0].set(0);
             longest[1].set(0);
-            System.out.println("done");
+            System.out.println("> done");
         }
         enough = true;
         publishing.join();
@@ -81,7 +81,7 @@ public class MovingClient {
         Thread.sleep(3000);
         long lost = stored.stream().filter(number -> !got.containsKey(number)).count();
         long twice = got.values().stream().mapToLong(count -> count - 1).sum();
-        System.out.printf("%d sent, %d lost, %d twice; longest pause: producer %.2f s, consumer %.2f s%n",
+        System.out.printf("> %d sent, %d lost, %d twice; longest pause: producer %.2f s, consumer %.2f s%n",
                 stored.size(), lost, twice, longest[0].get() / 1e9, longest[1].get() / 1e9);
         System.exit(0);
     }

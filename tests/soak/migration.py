@@ -134,16 +134,19 @@ class JavaLoad:
         self.process = subprocess.Popen(
             [*words, types[kind], str(rate)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline().strip() == "ready"
+        assert self._answer() == "ready"
 
     def say(self, word: str) -> str:
         """Tell it to do something, and return what it answers."""
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
         self.process.stdin.write(word + "\n")
         self.process.stdin.flush()
-        return self.process.stdout.readline().strip()
+        return self._answer()
+
+    def _answer(self) -> str:
+        """Return its next line that is no line of a log."""
+        assert self.process.stdout is not None
+        return next((line[2:].strip() for line in self.process.stdout if line.startswith("> ")), "it ended")
 
 
 def migrate(action: str, own: Cluster, peer: Cluster, *, kill_after_s: float | None = None) -> bool:
