@@ -183,6 +183,8 @@ def test_everything_around_messages_is_there_as_it_was_here(
     orders = f"persistent://{namespace}/orders"
     client.create_producer(orders, schema=JsonSchema(Order)).send(Order(name="one"))
     client.subscribe(f"persistent://{namespace}/parts", "s").close()
+    ask(east, "PUT", f"persistent/{namespace}/parts/properties", {"owner": "anna"})
+    ask(east, "PUT", f"persistent/{namespace}/parts/subscription/s/properties", {"team": "blue"})
     migrate("start")
     policies = ask(west, "GET", f"namespaces/{namespace}")
     assert policies["retention_policies"] == {"retentionTimeInMinutes": 7, "retentionSizeInMB": 8}
@@ -195,7 +197,9 @@ def test_everything_around_messages_is_there_as_it_was_here(
     }
     assert ask(west, "GET", f"persistent/{namespace}/parts/partitions")["partitions"] == 3
     assert ask(west, "GET", f"persistent/{namespace}/parts/maxConsumers") == 9
+    assert ask(west, "GET", f"persistent/{namespace}/parts/properties") == {"owner": "anna"}
     assert ask(west, "GET", f"persistent/{namespace}/parts/subscriptions") == ["s"]
+    assert ask(west, "GET", f"persistent/{namespace}/parts/subscription/s/properties") == {"team": "blue"}
     assert ask(west, "GET", f"schemas/{namespace}/orders/schema")["type"] == "JSON"
     migrate("finish")
 
