@@ -13,9 +13,9 @@ from penstock.admin.models import AuthAction, Bundles, NamespaceMigration
 from penstock.admin.models_policies import Policies
 from penstock.admin.responses import TOO_MANY_LISTINGS, ListingResponse
 from penstock.admin.routing import NAMESPACE, NO_CONTENT, Force, Namespace
-from penstock.broker.administration.migrations import HOLD_S_MAX
 from penstock.broker.policies.policy_values import OF_NAMESPACE
 from penstock.broker.topics.listing import Mode
+from penstock.broker.topics.migration import HOLD_S_MAX
 
 if TYPE_CHECKING:
     from penstock.admin.access import Needs

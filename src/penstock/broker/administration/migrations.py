@@ -20,12 +20,11 @@ if TYPE_CHECKING:
 
     from penstock.broker.administration.clusters import Clusters
     from penstock.broker.policies.policies import PolicyService
+    from penstock.broker.topics.migration import Migration
     from penstock.core.clock import Clock
     from penstock.core.names import NamespaceName
     from penstock.storage.catalog import Catalog
 
-# The longest that clients can be made to wait: they give up after half a minute.
-HOLD_S_MAX: Final = 25
 # A hold must last for so long when it is ended by a move, so that brokers that hear of it later let nobody in.
 _MARGIN_MS: Final = 1_000
 _NOTHING: Final = {MIGRATED: False, TARGET: None}
@@ -40,11 +39,13 @@ class Migrations:
         catalog: Catalog,
         clusters: Clusters,
         policies: PolicyService,
+        migration: Migration,
         clock: Clock,
     ) -> None:
         self._catalog = catalog
         self._clusters = clusters
         self._policies = policies
+        self._migration = migration
         self._clock = clock
 
     def cluster(self, cluster: str) -> dict[str, Any]:
@@ -68,7 +69,7 @@ class Migrations:
         return {
             MIGRATED: bool(stored.get(MIGRATED)),
             MOVED: bool(ours.get(MOVED)),
-            "heldForMs": max(0, int(ours.get(HELD_UNTIL) or 0) - self._clock.wall_ms()),
+            "heldForMs": self._migration.held_for_ms(str(namespace), ours),
         }
 
     async def set_namespace(self, namespace: NamespaceName, *, migrated: bool, hold: str | None) -> None:
@@ -87,7 +88,8 @@ class Migrations:
 
         def change(stored: dict[str, Any]) -> None:
             ours = stored.pop(MIGRATION, None) or {}
-            if hold is not None and not self._lasts(ours, hold):
+            lasts = self._migration.held_for_ms(str(namespace), ours) > _MARGIN_MS
+            if hold is not None and not (ours.get(HOLD) == hold and lasts):
                 raise PreconditionFailed(
                     f"The hold {hold} of {namespace} has ended, so clients may have published and acknowledged since: "
                     f"hold it again, and carry places over again"
@@ -112,11 +114,12 @@ class Migrations:
             ours = stored.get(MIGRATION) or {}
             if ours.get(MOVED):
                 raise PreconditionFailed(f"{namespace} was moved already")
-            held_until_ms = int(ours.get(HELD_UNTIL) or 0)
-            if ours.get(HOLD) != hold and held_until_ms > self._clock.wall_ms():
-                left_s = (held_until_ms - self._clock.wall_ms()) / 1000
-                raise AlreadyExists(f"{namespace} is held by {ours.get(HOLD)} for {left_s:.1f} s: try again then")
-            if ours.get(HOLD) == hold and held_until_ms <= self._clock.wall_ms():
+            held_ms = self._migration.held_for_ms(str(namespace), ours)
+            if ours.get(HOLD) != hold and held_ms:
+                raise AlreadyExists(
+                    f"{namespace} is held by {ours.get(HOLD)} for {held_ms / 1000:.1f} s: try again then"
+                )
+            if ours.get(HOLD) == hold and not held_ms:
                 raise PreconditionFailed(f"The hold {hold} of {namespace} has ended: take another name")
             stored[MIGRATION] = {HOLD: hold, HELD_UNTIL: until_ms}
 
@@ -130,6 +133,3 @@ class Migrations:
                 del stored[MIGRATION]
 
         await self._policies.update_namespace(str(namespace), change)
-
-    def _lasts(self, ours: Mapping[str, Any], hold: str) -> bool:
-        return ours.get(HOLD) == hold and int(ours.get(HELD_UNTIL) or 0) > self._clock.wall_ms() + _MARGIN_MS

@@ -133,6 +133,7 @@ def administration(broker: Broker, *, for_peers: bool = False) -> Administration
             catalog=catalog,
             clusters=clusters,
             policies=broker.policies,
+            migration=broker.migration,
             clock=broker.clock,
         ),
         tenants=Tenants(

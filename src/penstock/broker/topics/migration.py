@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.broker.policies.policy_values import CLUSTERS, MIGRATED, MIGRATION
@@ -26,6 +27,7 @@ from penstock.broker.topics.topic import subscribed_topic
 from penstock.broker.topics.topic_life import KNOWS_MIGRATION, UNSOLICITED, disconnect_producers
 from penstock.core.errors import ServiceNotReady
 from penstock.core.system_topics import is_coordinator, is_system_topic
+from penstock.core.units import NS_PER_MS
 from penstock.wire import codec
 
 if TYPE_CHECKING:
@@ -46,21 +48,34 @@ HELD_UNTIL: Final = "heldUntilMs"
 MOVED: Final = "moved"
 # The member of a cluster's own migration that has its URLs, as in Pulsar.
 TARGET: Final = "migratedClusterUrl"
-# Pause between looks at subscriptions that still have a backlog.
+# The longest that clients can be made to wait: they give up after half a minute.
+HOLD_S_MAX: Final = 25
+# Pause between looks at subscriptions that still have a backlog. Of many topics so many are looked at in a turn of the
+# loop, a few milliseconds, with pauses in between.
 _LOOK_S: Final = 0.5
+_LOOKED_AT: Final = 200
+_NEXT_S: Final = 0.05
+
+
+class _Hold(NamedTuple):
+    """A hold, as it is stored, and its end by the monotonic clock."""
+
+    name: str | None
+    until_ms: int
+    end_ns: int
 
 
 class Stage(NamedTuple):
     """Future of the clients of a namespace."""
 
-    held_until_ms: int  # 0: not held
+    held_ms: int  # for how long they wait still; 0: they do not
     urls: codec.MigratedUrls | None  # where to; None: they stay
     moved: bool  # subscriptions were carried over: consumers go with a backlog, too
 
     @property
     def shuts(self) -> bool:
         """Whether nobody may use the namespace here."""
-        return self.held_until_ms > 0 or (self.moved and self.urls is not None)
+        return self.held_ms > 0 or (self.moved and self.urls is not None)
 
 
 class Migration:
@@ -85,6 +100,7 @@ class Migration:
         self._clock = clock
         self._released: dict[str, asyncio.Event] = {}  # by namespace, while clients wait for the end of its hold
         self._ends: dict[str, asyncio.TimerHandle] = {}  # of holds
+        self._holds: dict[str, _Hold] = {}  # by namespace, as they were seen first
         self._draining: dict[Topic, None] = {}  # topics with consumers that go when they have no backlog
         self._looking = False
 
@@ -95,23 +111,37 @@ class Migration:
         policies = self._catalog.namespaces().get(namespace)
         own = self._catalog.documents(CLUSTERS).get(self._cluster, {}).get(MIGRATION)
         if policies is None or not (own or policies.get(MIGRATION)):
+            self._holds.pop(namespace, None)
             return None
         ours: Mapping[str, Any] = policies.get(MIGRATION) or {}
-        held_until_ms = int(ours.get(HELD_UNTIL) or 0)
+        held_ms = self.held_for_ms(namespace, ours)
         urls = None
         if own and (own.get(MIGRATED) or policies.get(MIGRATED)):
             target = own.get(TARGET) or {}
             urls = codec.MigratedUrls(target.get("brokerServiceUrl"), target.get("brokerServiceUrlTls"))
-        if held_until_ms <= self._clock.wall_ms():
-            held_until_ms = 0
-        if not held_until_ms and (urls is None or not any(urls)):
+        if not held_ms and (urls is None or not any(urls)):
             return None
-        return Stage(held_until_ms, urls, bool(ours.get(MOVED)))
+        return Stage(held_ms, urls, bool(ours.get(MOVED)))
+
+    def held_for_ms(self, namespace: str, ours: Mapping[str, Any]) -> int:
+        """Return for how long a namespace is held still, by its own member; 0: it is not.
+
+        From when this broker has seen the hold first, the wall clock does not count: it may be set.
+        """
+        until_ms, now_ns = int(ours.get(HELD_UNTIL) or 0), self._clock.monotonic_ns()
+        if not until_ms:
+            self._holds.pop(namespace, None)
+            return 0
+        seen = self._holds.get(namespace)
+        if seen is None or (seen.name, seen.until_ms) != (ours.get(HOLD), until_ms):
+            left_ms = min(until_ms - self._clock.wall_ms(), 1000 * HOLD_S_MAX)
+            seen = self._holds[namespace] = _Hold(ours.get(HOLD), until_ms, now_ns + left_ms * NS_PER_MS)
+        return max(0, (seen.end_ns - now_ns) // NS_PER_MS)
 
     def moved_to(self, name: TopicName) -> codec.MigratedUrls | None:
         """Return where a topic is served now, of which nothing is needed here; None: here."""
         stage = self.stage(_namespace_of(name))
-        if stage is None or stage.held_until_ms or not stage.moved or _stays(str(name)):
+        if stage is None or stage.held_ms or not stage.moved or _stays(str(name)):
             return None
         return stage.urls
 
@@ -125,10 +155,8 @@ class Migration:
         if (end := self._ends.pop(namespace, None)) is not None:
             end.cancel()
         stage = self.stage(namespace)
-        if stage is not None and stage.held_until_ms:
-            left_s = (stage.held_until_ms - self._clock.wall_ms()) / 1000
-            loop = asyncio.get_running_loop()
-            self._ends[namespace] = loop.call_later(max(left_s, 0.001), self.namespace_changed, namespace)
+        if stage is not None and stage.held_ms:
+            self._end_later(namespace, stage)
         elif (released := self._released.pop(namespace, None)) is not None:
             released.set()
         of_it = f"://{namespace}/"
@@ -142,17 +170,19 @@ class Migration:
         topic.shut = stage is not None and stage.shuts
         if stage is not None and not (topic.fenced or topic.closed):
             namespace = _namespace_of(topic.name)
-            if stage.held_until_ms and namespace not in self._ends:  # Loaded after a restart.
-                left_s = (stage.held_until_ms - self._clock.wall_ms()) / 1000
-                loop = asyncio.get_running_loop()
-                self._ends[namespace] = loop.call_later(max(left_s, 0.001), self.namespace_changed, namespace)
+            if stage.held_ms and namespace not in self._ends:  # Loaded after a restart.
+                self._end_later(namespace, stage)
             self._changes.finish(self._send_on(topic, stage))
+
+    def _end_later(self, namespace: str, stage: Stage) -> None:
+        loop = asyncio.get_running_loop()
+        self._ends[namespace] = loop.call_later(stage.held_ms / 1000, self.namespace_changed, namespace)
 
     # -- clients that are connected -----------------------------------------------------------------------------------
 
     async def _send_on(self, topic: Topic, stage: Stage) -> None:
         """Disconnect the clients that may go, and tell them where to."""
-        urls = None if stage.held_until_ms else stage.urls
+        urls = None if stage.held_ms else stage.urls
         if stage.shuts:
             for subscription in list(topic.subscriptions.values()):
                 _disconnect_consumers(subscription, urls)
@@ -173,10 +203,12 @@ class Migration:
             asyncio.get_running_loop().call_later(_LOOK_S, self._look)
 
     def _look(self) -> None:
-        self._looking = False
-        topics, self._draining = self._draining, {}
-        for topic in topics:
+        for topic in list(islice(self._draining, _LOOKED_AT)):
+            del self._draining[topic]
             self.topic_changed(topic)
+        self._looking = bool(self._draining)
+        if self._looking:
+            asyncio.get_running_loop().call_later(_NEXT_S, self._look)
 
     # -- clients that come --------------------------------------------------------------------------------------------
 
@@ -189,10 +221,10 @@ class Migration:
         namespace = _namespace_of(name)
         if (stage := self.stage(namespace)) is None or _stays(str(name)):
             return
-        while stage is not None and stage.held_until_ms:
+        while stage is not None and stage.held_ms:
             released = self._released.setdefault(namespace, asyncio.Event())
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max((stage.held_until_ms - self._clock.wall_ms()) / 1000, 0.001)):
+                async with asyncio.timeout(stage.held_ms / 1000):
                     await released.wait()
             stage = self.stage(namespace)
         if stage is not None and stage.moved and stage.urls is not None:
@@ -202,7 +234,9 @@ class Migration:
         """Raises ServiceNotReady for a producer that has to go; the client knows where."""
         urls = self._urls(topic)
         if urls is not None and _is_replicated(topic):
-            self._refuse(session, topic.text, resource_id, urls, producer=True)
+            if session.protocol_version >= KNOWS_MIGRATION:
+                session.reply(codec.topic_migrated(resource_id, urls, producer=True))
+            raise ServiceNotReady(_moved_text(topic.text, urls))
 
     def sends_on(self, session: ProducerClient, subscription: Subscription, consumer_id: int) -> bool:
         """Whether a consumer that comes was sent on, as by Apache Pulsar: told where to and closed, without an answer.
@@ -225,13 +259,6 @@ class Migration:
     def _urls(self, topic: Topic) -> codec.MigratedUrls | None:
         stage = None if topic.system or _stays(topic.text) else self.stage(_namespace_of(topic.name))
         return None if stage is None else stage.urls
-
-    def _refuse(
-        self, session: ProducerClient, topic: str, resource_id: int, urls: codec.MigratedUrls, *, producer: bool
-    ) -> None:
-        if session.protocol_version >= KNOWS_MIGRATION:
-            session.reply(codec.topic_migrated(resource_id, urls, producer=producer))
-        raise ServiceNotReady(_moved_text(topic, urls))
 
 
 def _moved_text(topic: str, urls: codec.MigratedUrls) -> str:
