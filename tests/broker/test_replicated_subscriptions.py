@@ -6,15 +6,20 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from penstock.authentication.authenticator import Authenticator
+from penstock.authentication.credentials import ProviderOptions
+from penstock.broker.access.rules import AccessRules
 from penstock.broker.composition.administration import administration
+from penstock.broker.replication.replication import MADE_AT_ONCE
 from penstock.broker.replication.replicator import ANSWERS_MAX, Replicator
 from penstock.core.checksum import seal
 from penstock.core.position import Position
-from penstock.testing.client import Type, frame
+from penstock.testing.client import Type, frame, send
+from penstock.testing.tokens import SECRET, data_url, token
 from penstock.wire.client.frames import payload_in
 from penstock.wire.markers import MARKER_BYTES_MAX, Marker, Request, Update, encode
 from tests.broker.clusters import TOPIC, TOPIC_NAMESPACE, cluster, replicate, sending, stored
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from penstock.broker.publishing.ports import ProducerClient
     from penstock.broker.subscriptions.subscription import Subscription
 
 
@@ -346,11 +352,19 @@ async def test_three_clusters_have_the_same_place(tmp_path: Path) -> None:
         assert [len(stored(harness)) for harness in clusters.values()] == [30, 30, 30]
 
 
+class Permitted:
+    """The session of a client that may do everything."""
+
+    def require(self, *_: object, **__: object) -> None:
+        """Permit it."""
+
+
 class Marked:
     """Markers of cluster west at east, as if they came through its replicator."""
 
     def __init__(self, east: Harness) -> None:
         self.east = east
+        self.session = cast("ProducerClient", Permitted())
 
     def send(self, marker: Marker, *, source: str = "west") -> None:
         about, payload = encode(marker, cluster=source, publish_time_ms=1)
@@ -360,7 +374,7 @@ class Marked:
     def raw(self, entry: bytes) -> None:
         replication = self.east.broker.replication()
         assert replication is not None
-        replication.marked(topic_of(self.east), entry)
+        replication.marked(topic_of(self.east), entry, self.session)
 
 
 @pytest.fixture
@@ -429,3 +443,61 @@ async def test_questions_without_end_take_bounded_memory(marked: Marked) -> None
     for number in range(10 * ANSWERS_MAX):
         marked.send(Request(f"{number}", "west"))
     assert len(replicator._markers) <= ANSWERS_MAX + 2  # noqa: SLF001 - what is kept
+
+
+async def test_subscriptions_of_other_clusters_are_made_some_at_a_time(marked: Marked) -> None:
+    topic = topic_of(marked.east)
+    position = Position(topic.ledger_id, 5)
+    for number in range(10 * MADE_AT_ONCE):
+        marked.send(Update(f"made-{number}", {"east": position}))
+    await until(lambda: sum(name.startswith("made-") for name in topic.subscriptions) == MADE_AT_ONCE)
+    await turns()
+    assert sum(name.startswith("made-") for name in topic.subscriptions) == MADE_AT_ONCE
+    # The other cluster names the rest again.
+    marked.send(Update("made-100", {"east": position}))
+    await until(lambda: "made-100" in topic.subscriptions)
+
+
+async def connected_as(harness: Harness, role: str) -> Client:
+    client = await Client.open(harness.port)
+    command = {"client_version": "test", "protocol_version": 20, "auth_method_name": "token"}
+    client.write(frame(Type.CONNECT, **command, auth_data=token(role).encode()))
+    await client.expect(Type.CONNECTED)
+    return client
+
+
+async def test_only_who_may_consume_moves_subscriptions_by_markers(tmp_path: Path) -> None:
+    """A name like that of a replicator, and what a marker says of its cluster, prove nothing."""
+    options = ProviderOptions(methods=frozenset({"token"}), token_secret_key=data_url(SECRET))
+    rules = AccessRules(authorizing=True, super_user_roles=frozenset({"boss"}))
+    async with cluster(tmp_path, "east", authenticator=Authenticator(options), access=rules) as east:
+        admin = administration(east.broker)
+        await replicate(east, 9, "west", ["east", "west"])
+        await admin.permissions.grant_namespace(TOPIC_NAMESPACE, "edge", ["produce"])
+        boss, edge = await connected_as(east, "boss"), await connected_as(east, "edge")
+        await boss.request(
+            Type.SUBSCRIBE, Type.SUCCESS, topic=TOPIC, subscription="s", consumer_id=0, subType=1, initialPosition=1
+        )
+        await boss.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=TOPIC, producer_id=0)
+        boss.write(b"".join(sending(number, b"x") for number in range(10)))
+        await boss.receipts(10)
+        producer = "pulsar.repl.west--east"
+        await edge.request(Type.PRODUCER, Type.PRODUCER_SUCCESS, topic=TOPIC, producer_id=0, producer_name=producer)
+
+        async def forge(sequence_id: int, name: str) -> None:
+            place = {"east": Position(topic_of(east).ledger_id, 9)}
+            about, payload = encode(Update(name, place), cluster="west", publish_time_ms=1)
+            about.producer_name, about.sequence_id = producer, sequence_id
+            data = about.SerializeToString()
+            edge.write(send(0, sequence_id, seal(len(data).to_bytes(4, "big") + data + payload), marker=True))
+            await edge.receipts(1)
+
+        await forge(0, "s")
+        await forge(1, "another")
+        await turns()
+        assert mark_delete(east) == -1
+        assert "another" not in topic_of(east).subscriptions
+
+        await admin.permissions.grant_namespace(TOPIC_NAMESPACE, "edge", ["produce", "consume"])
+        await forge(2, "s")
+        await until(lambda: mark_delete(east) == 9)

@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     from penstock.broker.configuration import Keys
     from penstock.broker.elsewhere import Requests
     from penstock.broker.limits import BrokerLimits, LimitsInForce
-    from penstock.broker.publishing.ports import PublishedTopic
+    from penstock.broker.publishing.ports import ProducerClient, PublishedTopic
     from penstock.broker.publishing.quota_sharing import QuotaSharing
     from penstock.broker.records.usage_counts import CountedTopic
     from penstock.broker.replication.replication import Replication
@@ -617,9 +617,9 @@ class Broker:
             replication.changed(topic)
         self.migration.topic_changed(topic)
 
-    def _marked(self, topic: PublishedTopic, marker: bytes) -> None:
+    def _marked(self, topic: PublishedTopic, marker: bytes, session: ProducerClient) -> None:
         if (replication := self.replication()) is not None:
-            replication.marked(topic, marker)
+            replication.marked(topic, marker, session)
 
     def _throttling(self) -> AdaptiveThrottling[PublishedTopic]:
         # Off by default: then none of it is loaded.

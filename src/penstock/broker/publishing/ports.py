@@ -13,6 +13,8 @@ from penstock.broker.subscriptions.consumer import ConsumerCounts
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from penstock.broker.access import Action
+    from penstock.broker.access.authorization import Resource
     from penstock.broker.policies.policy_table import EffectivePolicies
     from penstock.broker.publishing.checks import WriteAccess
     from penstock.broker.publishing.deduplication import TopicDeduplication
@@ -165,6 +167,9 @@ class ProducerClient(Protocol):
     def protocol_version(self) -> int: ...
 
     def reply(self, frame: bytes) -> None: ...
+
+    def require(self, action: Action, resource: Resource, *, subscription: str | None = None) -> None:
+        """Raises AuthorizationFailed unless this client may do that."""
 
     async def probe(self) -> bool:
         """Whether the client still answers; if not, it is closed."""

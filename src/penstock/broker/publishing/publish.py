@@ -173,7 +173,7 @@ class PublishServices:
     refused_in_transaction: Callable[[TransactionId, str, int], str | None]
     sent_in_transaction: Callable[[bool, TransactionId], None]  # called for entries; True: they take more memory
     # Called with a marker of a replicator, when all that it has sent before is durable.
-    marked: Callable[[PublishedTopic, bytes], None]
+    marked: Callable[[PublishedTopic, bytes, ProducerClient], None]
     turn: LoopTurns  # the time of all that happens in it: no run looks at a clock
 
 
@@ -506,7 +506,7 @@ class Publish:
         if error is None:
             self._tell_topics(run.data)
             for topic, marker in self._markers:
-                self._services.marked(topic, marker)
+                self._services.marked(topic, marker, self.session)
             self._send_receipts()
         else:
             self._send_errors(error)

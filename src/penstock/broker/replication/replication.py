@@ -17,12 +17,13 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
+from penstock.broker.access import Action
 from penstock.broker.policies.policy_values import CLUSTERS
 from penstock.broker.replication.remote import Remote
 from penstock.broker.replication.replicator import Replicator, ReplicatorServices, Turns
 from penstock.broker.replication.snapshots import SnapshotServices, TopicSnapshots
 from penstock.broker.subscriptions.replicating import with_replicated
-from penstock.core.errors import PenstockError
+from penstock.core.errors import AuthorizationFailed, PenstockError
 from penstock.core.names import REPLICATOR_PREFIX, TopicName, is_brokers_own
 from penstock.governance.replication_window import ReplicationWindow
 from penstock.wire.errors import ProtocolError
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from penstock.broker.changes import Changes
     from penstock.broker.limits import BrokerLimits
-    from penstock.broker.publishing.ports import PublishedTopic
+    from penstock.broker.publishing.ports import ProducerClient, PublishedTopic
     from penstock.broker.schemas.schema_registry import SchemaRegistry
     from penstock.broker.subscriptions.replicating import SubscribedReplicator
     from penstock.broker.topics.directory import TopicDirectory
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
     from penstock.storage.catalog import Catalog
 
 log = logging.getLogger(__name__)
+
+# Subscriptions that other clusters have and that are made here at a time; the other cluster names the rest again.
+MADE_AT_ONCE: Final = 32
 
 # The property of a cursor that this broker has made: it goes when its cluster is not named any more.
 MADE: Final = {"replicator": "penstock"}
@@ -92,6 +96,7 @@ class Replication:
             chance=chance,
             turns=Turns(),
         )
+        self._made: set[tuple[str, str]] = set()  # subscriptions that are being made, with their topics
         self.snapshots = SnapshotServices(
             cluster=self._services.cluster, limits=parts.limits, clock=parts.clock, chance=chance
         )
@@ -196,21 +201,31 @@ class Replication:
         if wanted:
             TopicSnapshots(topic, replicators, self.snapshots)
 
-    def marked(self, published: PublishedTopic, entry: bytes) -> None:
-        """Handle a marker of another cluster. Those of clusters that the topic is not replicated to are ignored."""
+    def marked(self, published: PublishedTopic, entry: bytes, session: ProducerClient) -> None:
+        """Handle a marker of another cluster. Those of clusters that the topic is not replicated to are ignored.
+
+        Markers move subscriptions, here or there. So who sends them must be allowed to consume: a producer's name, and
+        what a marker says of its cluster, prove nothing.
+        """
         topic = self._topics.get(published.text)
         if topic is None or topic.closed or not self._parts.limits().replicated_subscriptions:
             return
         try:
             decoded = decode(entry)
         except ProtocolError as error:
-            log.warning("%s: a marker is ignored: %s", topic.text, error)
+            log.debug("%s: a marker is ignored: %s", topic.text, error)
             return
         if decoded is None:
             return
         cluster, marker = decoded
         replicator = next((one for one in _replicators_of(topic) if one.cluster == cluster), None)
         if replicator is None:
+            return
+        try:
+            about = marker.subscription if isinstance(marker, Update) else None
+            session.require(Action.CONSUME, topic.name, subscription=about)
+        except AuthorizationFailed as error:
+            replicator.refuse_markers(error)
             return
         match marker:
             case Request():
@@ -230,7 +245,8 @@ class Replication:
             return  # It is about a topic that was deleted.
         subscription = topic.subscriptions.get(name)
         if subscription is None:
-            if name not in topic.coming:
+            if name not in topic.coming and (topic.text, name) not in self._made and len(self._made) < MADE_AT_ONCE:
+                self._made.add((topic.text, name))
                 self._parts.changes.finish(self._make(topic, cluster, name, position.entry_id + 1))
         elif subscription.durable and not subscription.fenced:
             subscription.acknowledge_through(position.entry_id)
@@ -243,6 +259,8 @@ class Replication:
             await topic.open_subscription(name, durable=True, start=start, properties=properties)
         except PenstockError as error:
             log.warning("%s: subscription %s of cluster %s is not made here: %s", topic.text, name, cluster, error)
+        finally:
+            self._made.discard((topic.text, name))
 
     # -- clusters -----------------------------------------------------------------------------------------------------
 

@@ -203,6 +203,7 @@ class Replicator(SubscribedReplicator):
         self._settling = False  # receipts of this turn are to be settled
         self._ended = False
         self._markers: dict[str, _WaitingMarker] = {}
+        self._refused_markers = False
         self.snapshots: ReplicatorFollower | None = None  # None while no subscription of the topic is replicated
         subscription.replicator = self
 
@@ -610,6 +611,18 @@ class Replicator(SubscribedReplicator):
         position = Position(topic.ledger_id, topic.last_entry_id)
         response = Response(snapshot_id, self._services.cluster, position, to=self.cluster)
         self.send_marker(f"{_ANSWER}{snapshot_id}", response, behind=topic.last_entry_id)
+
+    def refuse_markers(self, error: PenstockError) -> None:
+        """Say once that markers of the other cluster are ignored: whoever sends them may send many."""
+        if not self._refused_markers:
+            self._refused_markers = True
+            log.warning(
+                "%s: markers of cluster %s are ignored, so replicated subscriptions keep no places: %s; permit its "
+                "role to consume",
+                self.subscription.topic.text,
+                self.cluster,
+                error,
+            )
 
     def withdraw_marker(self, key: str) -> None:
         """Do not send a marker any more."""
