@@ -112,23 +112,18 @@ def make_topics(both: Ends, namespace: str) -> Contents:
                 both.there.ask("PUT", f"{path}/partitions", body=partitions)
             else:
                 both.there.ask("PUT", path)
-            _copy_properties(both, path)
+        ours_of = found(both.here, f"{path}/properties")
+        if ours_of and not found(both.there, f"{path}/properties"):
+            both.there.ask("PUT", f"{path}/properties", body=ours_of)
         _copy_schemas(both, topic)
         _copy_policies(both, topic)
         here, there = (set(one.get(f"{path}/subscriptions")) for one in (both.here, both.there))
         missing = here - there - {COMPACTION_SUBSCRIPTION}
         for subscription in missing:
             target = f"{path}/subscription/{quote(subscription, safe='')}"
-            both.there.ask("PUT", target, body=_FIRST)
-            _copy_properties(both, target)
+            properties = found(both.here, f"{target}/properties") or {}
+            both.there.ask("PUT", target, body={**_FIRST, "properties": properties})
     return ours
-
-
-def _copy_properties(both: Ends, of: str) -> None:
-    """Give the properties of a topic or a subscription to the one that was just made there."""
-    properties = found(both.here, f"{of}/properties")
-    if properties:
-        both.there.ask("PUT", f"{of}/properties", body=properties)
 
 
 def _copy_schemas(both: Ends, topic: str) -> None:
