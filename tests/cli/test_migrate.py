@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
-import urllib.request
 import uuid
 from collections import Counter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import pulsar
 import pytest
@@ -22,7 +20,7 @@ from penstock.cli.main import main
 from penstock.cli.migrate import cluster_data
 from penstock.cli.rest import Rest
 from penstock.testing.process import BrokerProcess
-from tests.processes.cluster import until
+from tests.processes.cluster import ask, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,18 +35,6 @@ class Order(Record):  # type: ignore[misc]
     """What is sent."""
 
     name = String()
-
-
-def ask(broker: BrokerProcess, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
-    request = urllib.request.Request(
-        f"{broker.admin_url}/admin/v2/{path}",
-        data=None if body is None else json.dumps(body).encode(),
-        method=method,
-        headers={"content-type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        text = answer.read()
-        return json.loads(text) if text else None
 
 
 @pytest.fixture(scope="module")

@@ -38,6 +38,19 @@ def free_ports(count: int) -> int:
             return first
 
 
+def ask(broker: BrokerProcess, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
+    """Send a request to a broker's admin port and return its answer. Raises HTTPError."""
+    request = urllib.request.Request(
+        f"{broker.admin_url}/admin/v2/{path}",
+        data=None if body is None else json.dumps(body).encode(),
+        method=method,
+        headers={"content-type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        text = answer.read()
+        return json.loads(text) if text else None
+
+
 class Cluster(BrokerProcess):
     """`penstock serve --brokers N`, at ports in a row."""
 

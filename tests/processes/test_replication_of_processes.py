@@ -12,7 +12,7 @@ import pytest
 from pulsar.schema import JsonSchema, Record, String
 
 from penstock.testing.process import BrokerProcess
-from tests.processes.cluster import until
+from tests.processes.cluster import ask, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,18 +25,6 @@ class Order(Record):  # type: ignore[misc]
     """What is sent."""
 
     name = String()
-
-
-def ask(broker: BrokerProcess, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
-    request = urllib.request.Request(
-        f"{broker.admin_url}/admin/v2/{path}",
-        data=None if body is None else json.dumps(body).encode(),
-        method=method,
-        headers={"content-type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        text = answer.read()
-        return json.loads(text) if text else None
 
 
 @pytest.fixture(scope="module")

@@ -26,11 +26,13 @@ import pulsar
 from penstock.testing.process import BrokerProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 # Another cluster may have been used before: names are those of one run.
 MARK: Final = f"{time.time_ns():x}"
 NAMESPACE: Final = f"soak-{MARK}/replication"
+# Out and in.
+TOPICS: Final = (f"persistent://{NAMESPACE}/out", f"persistent://{NAMESPACE}/in")
 OWN: Final = f"edge-{MARK}"
 WAIT_MS: Final = 60_000
 
@@ -93,6 +95,48 @@ def arrived(client: pulsar.Client, topic: str, messages: int) -> list[int]:
         consumer.acknowledge(message)
 
 
+def is_ordered(numbers: list[int]) -> bool:
+    """Whether each number comes for the first time behind all lower ones."""
+    first = list(dict.fromkeys(numbers))
+    return first == sorted(first)
+
+
+def play(
+    own: Cluster,
+    peer: Cluster,
+    messages: int,
+    *,
+    publish: Callable[[pulsar.Client, str], None],
+    arrived: Callable[[pulsar.Client, str], list[int]],
+    fail: Callable[[], None],
+) -> int:
+    """Publish one topic in each direction while things fail, and say what has arrived; returns the exit status."""
+    wrong = 0
+    with ExitStack() as stack:
+        clients = {cluster.name: cluster.client() for cluster in (own, peer)}
+        for client in clients.values():
+            stack.callback(client.close)
+        ways = dict(zip(TOPICS, ((own, peer), (peer, own)), strict=True))
+        threads = []
+        for topic, (source, target) in ways.items():
+            clients[target.name].subscribe(topic, "check").close()
+            threads.append(threading.Thread(target=publish, args=(clients[source.name], topic)))
+        for thread in threads:
+            thread.start()
+        fail()
+        for thread in threads:
+            thread.join()
+        for topic, (source, target) in ways.items():
+            numbers = arrived(clients[target.name], topic)
+            lost, twice = messages - len(set(numbers)), len(numbers) - len(set(numbers))
+            wrong += lost + twice
+            sys.stdout.write(
+                f"{source.name} to {target.name}: {len(set(numbers))} of {messages} messages, {lost} lost, "
+                f"{twice} twice, in order: {is_ordered(numbers)}\n"
+            )
+    return int(wrong > 0)
+
+
 def kill_now_and_then(broker: BrokerProcess, own: Cluster, topics: list[str], kills: int, seed: int) -> None:
     """Unload the topics and kill the broker, again and again."""
     chance = random.Random(seed)
@@ -142,35 +186,15 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=8)
     parser.add_argument("--seed", type=int, default=7)
     given = parser.parse_args()
-    with ExitStack() as stack:
-        broker, own, peer = stack.enter_context(both(given))
-        ways = {
-            f"persistent://{NAMESPACE}/out": (own, peer),
-            f"persistent://{NAMESPACE}/in": (peer, own),
-        }
-        clients = {cluster.name: cluster.client() for cluster in (own, peer)}
-        for client in clients.values():
-            stack.callback(client.close)
-        threads = []
-        for topic, (source, target) in ways.items():
-            clients[target.name].subscribe(topic, "check").close()
-            arguments = (clients[source.name], topic, given.messages, given.rate)
-            threads.append(threading.Thread(target=publish, args=arguments))
-        for thread in threads:
-            thread.start()
-        kill_now_and_then(broker, own, list(ways), given.kills, given.seed)
-        for thread in threads:
-            thread.join()
-        wrong = 0
-        for topic, (source, target) in ways.items():
-            numbers = arrived(clients[target.name], topic, given.messages)
-            lost, twice = given.messages - len(set(numbers)), len(numbers) - len(set(numbers))
-            wrong += lost + twice
-            sys.stdout.write(
-                f"{source.name} to {target.name}: {len(set(numbers))} of {given.messages} messages, {lost} lost, "
-                f"{twice} twice, in order: {numbers == sorted(numbers)}\n"
-            )
-    return int(wrong > 0)
+    with both(given) as (broker, own, peer):
+        return play(
+            own,
+            peer,
+            given.messages,
+            publish=lambda client, topic: publish(client, topic, given.messages, given.rate),
+            arrived=lambda client, topic: arrived(client, topic, given.messages),
+            fail=lambda: kill_now_and_then(broker, own, list(TOPICS), given.kills, given.seed),
+        )
 
 
 if __name__ == "__main__":

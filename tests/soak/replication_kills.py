@@ -27,7 +27,7 @@ import pulsar
 from benchmarks.process import free_port
 from benchmarks.pulsar_peer import PulsarProcess, resolve
 from penstock.testing.process import BrokerProcess
-from tests.soak.replication import NAMESPACE, OWN, Cluster
+from tests.soak.replication import OWN, Cluster, play
 
 PEER: Final = "standalone"
 WAIT_MS: Final = 120_000
@@ -135,12 +135,6 @@ def arrived(client: pulsar.Client, topic: str, messages: int) -> list[int]:
         consumer.acknowledge(message)
 
 
-def is_ordered(numbers: list[int]) -> bool:
-    """Whether each number comes for the first time behind all lower ones."""
-    first = list(dict.fromkeys(numbers))
-    return first == sorted(first)
-
-
 def fail_now_and_then(
     brokers: list[tuple[BrokerProcess | PulsarProcess, Cluster, Line]], kills: int, seconds: float, seed: int
 ) -> None:
@@ -204,33 +198,14 @@ def main() -> int:
         failing.append((broker, peer, line))
         own.set_up(peer)
         peer.set_up(own)
-        ways = {
-            f"persistent://{NAMESPACE}/out": (own, peer),
-            f"persistent://{NAMESPACE}/in": (peer, own),
-        }
-        clients = {cluster.name: cluster.client() for cluster in (own, peer)}
-        for client in clients.values():
-            stack.callback(client.close)
-        threads = []
-        for topic, (source, target) in ways.items():
-            clients[target.name].subscribe(topic, "check").close()
-            arguments = (clients[source.name], topic, given.messages, given.rate, given.largest)
-            threads.append(threading.Thread(target=publish, args=arguments))
-        for thread in threads:
-            thread.start()
-        fail_now_and_then(failing, given.kills, given.messages / given.rate, given.seed)
-        for thread in threads:
-            thread.join()
-        wrong = 0
-        for topic, (source, target) in ways.items():
-            numbers = arrived(clients[target.name], topic, given.messages)
-            lost, twice = given.messages - len(set(numbers)), len(numbers) - len(set(numbers))
-            wrong += lost + twice
-            sys.stdout.write(
-                f"{source.name} to {target.name}: {len(set(numbers))} of {given.messages} messages, {lost} lost, "
-                f"{twice} twice, in order: {is_ordered(numbers)}\n"
-            )
-    return int(wrong > 0)
+        return play(
+            own,
+            peer,
+            given.messages,
+            publish=lambda client, topic: publish(client, topic, given.messages, given.rate, given.largest),
+            arrived=lambda client, topic: arrived(client, topic, given.messages),
+            fail=lambda: fail_now_and_then(failing, given.kills, given.messages / given.rate, given.seed),
+        )
 
 
 if __name__ == "__main__":
